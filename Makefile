@@ -1,0 +1,33 @@
+# Two commands do all set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEV_STAMP := $(VENV)/.dev-installed
+CORE_STAMP := $(VENV)/.core-installed
+
+.PHONY: demo test lint parity clean
+
+demo: $(CORE_STAMP)
+	$(BIN)/kvtwin demo
+
+test: $(DEV_STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(CORE_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@ $(CORE_STAMP)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

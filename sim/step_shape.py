@@ -1,0 +1,31 @@
+"""What a step-time model may look at: the few sums that a step's duration depends on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class StepShape(NamedTuple):
+    """Sums over the requests of one step.
+
+    A request with ``c`` tokens computed before and ``q`` tokens scheduled in the step counts as *decode* when
+    ``q == 1`` and it has at least one output token behind it, else as *prefill*.
+    """
+
+    num_sequences: int
+    """Requests that run in the step."""
+    decode_sequences: int
+    """Requests of them that decode: one token each."""
+    prefill_tokens: int
+    """Tokens scheduled for the others (sum of q)."""
+    context_tokens: int
+    """KV entries read: sum over all requests of c + q."""
+    prefill_attention_pairs: int
+    """Query-key pairs of the prefilling requests under a causal mask: sum of q*c + q*(q+1)/2."""
+    sampled_sequences: int
+    """Requests that need logits: those whose last known token is in the step."""
+
+    @property
+    def total_tokens(self) -> int:
+        """All tokens scheduled in the step."""
+        return self.decode_sequences + self.prefill_tokens

@@ -1,0 +1,59 @@
+"""The request record: what a workload says about one request, whatever file it came from.
+
+Readers yield records one by one, in file order; nothing here knows about blocks, schedulers or clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """Placeholder tokens of one image: ``length_tokens`` tokens from prompt position ``offset_tokens`` on."""
+
+    content_hash: str
+    offset_tokens: int
+    length_tokens: int
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestRecord:
+    """One request of a workload.
+
+    The prompt is known in one of three ways, best first:
+
+    * ``token_ids``: the tokens themselves (``len(token_ids) == prompt_tokens``);
+    * ``hash_ids`` with ``hash_block_tokens``: id ``i`` names the *whole prefix* that ends with the prompt's
+      ``i``-th stretch of ``hash_block_tokens`` tokens (chained, as in Mooncake's traces). Tokens behind the last
+      id are private to the request. Ids are opaque ints; equal ids mean equal prefixes;
+    * neither: only the length is known, so nothing can be said about prefix hits.
+
+    The output is known by length and, when ``output_token_ids`` is given, by content.
+
+    ``arrival_ns`` counts from the start of the workload. A record with ``think_time_ns`` is a later turn of its
+    ``session``: it arrives that long after the session's previous turn *completed* and ``arrival_ns`` is only the
+    time at which the trace saw it. ``source`` names where it was read, as ``file:line``, for error messages.
+    """
+
+    request_id: str
+    arrival_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    token_ids: Sequence[int] | None = None
+    hash_ids: Sequence[int] | None = None
+    hash_block_tokens: int | None = None
+    output_token_ids: Sequence[int] | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    lora_name: str | None = None
+    images: tuple[ImageSpan, ...] = ()
+    session: str | None = None
+    think_time_ns: int | None = None
+    source: str = ""
+
+    @property
+    def knows_prefix(self) -> bool:
+        """Whether prefix hits of this request can be known at all."""
+        return self.token_ids is not None or self.hash_ids is not None
