@@ -1,0 +1,191 @@
+"""Block keys: the ints by which the engine names cached prefixes.
+
+Three kinds of content, by what is known of a prompt, hand out keys. Equal keys mean equal prefixes.
+
+* odd keys: interned block hashes of known token ids;
+* even keys: a position inside an interned prefix id of a trace;
+* negative keys: private to one request, because nothing is known that another could share. A private key still
+  matters: a preempted request finds its own blocks again, and a full block without a key would be reused first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from engine.block_hashes import ExtraKeys, Image, LoraAdapter, extra_keys, hash_function, root_hash
+
+UNKNOWN_TOKEN = -1
+"""Stands for an output token whose id the workload does not tell."""
+
+
+class KeySpace:
+    """Hands out keys so that equal prefixes, and only they, get equal keys.
+
+    One per engine. ``block_size`` is the number of tokens that a key stands for.
+    """
+
+    def __init__(self, block_size: int, algorithm: str = "sha256", seed: str | None = None) -> None:
+        self.block_size = block_size
+        self.hash = hash_function(algorithm)
+        self.root_hash = root_hash(algorithm, seed)
+        self._hash_keys: dict[bytes, int] = {}
+        self._hashes: list[bytes] = []
+        self._prefix_bases: dict[tuple[Any, ...], int] = {}
+        self._next_prefix_base = 1
+        self._last_private_key = 0
+
+    def private_key(self) -> int:
+        """A key that was never handed out before."""
+        self._last_private_key -= 1
+        return self._last_private_key
+
+    def key_of_hash(self, block_hash: bytes) -> int:
+        """The key that stands for ``block_hash``."""
+        key = self._hash_keys.get(block_hash)
+        if key is None:
+            key = 2 * len(self._hashes) + 1
+            self._hash_keys[block_hash] = key
+            self._hashes.append(block_hash)
+        return key
+
+    def hash_of_key(self, key: int) -> bytes | None:
+        """The block hash behind ``key``; None when the key does not stand for a hash."""
+        return self._hashes[key // 2] if key > 0 and key % 2 else None
+
+    def prefix_base(self, name: tuple[Any, ...], length_tokens: int) -> int:
+        """First of ``length_tokens`` positions reserved for the prefix ``name``; its keys are twice a position."""
+        base = self._prefix_bases.get(name)
+        if base is None:
+            base = self._prefix_bases[name] = self._next_prefix_base
+            self._next_prefix_base += length_tokens
+        return base
+
+
+class Content(Protocol):
+    """What is known of a request's tokens, seen as a source of block keys."""
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Take note of output tokens."""
+
+    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
+        """Append the keys of further full blocks until there are ``num_blocks``."""
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        """Ids of the tokens from ``start`` to ``end``; empty when they are not known."""
+
+    def extra_keys(self, block_index: int) -> ExtraKeys:
+        """What block ``block_index`` is told apart by besides its tokens."""
+
+
+class _Identity:
+    """What tells equal tokens apart: the parts of a block hash that are not tokens."""
+
+    def __init__(
+        self, space: KeySpace, lora: LoraAdapter | None, cache_salt: str | None, images: Sequence[Image]
+    ) -> None:
+        self._space = space
+        self._lora = lora
+        self._cache_salt = cache_salt
+        self._images = tuple(images)
+
+    def extra_keys(self, block_index: int) -> ExtraKeys:
+        block_size = self._space.block_size
+        start = block_index * block_size
+        return extra_keys(start, start + block_size, self._lora, self._cache_salt, self._images)
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Output tokens do not matter where token ids are unknown."""
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        return []
+
+    def _extend_privately(self, keys: list[int], num_blocks: int) -> None:
+        while len(keys) < num_blocks:
+            keys.append(self._space.private_key())
+
+
+class TokenContent(_Identity):
+    """Known token ids: keys stand for vLLM's block hashes. Behind an unknown token all keys are private."""
+
+    def __init__(
+        self,
+        space: KeySpace,
+        prompt_token_ids: Sequence[int],
+        lora: LoraAdapter | None = None,
+        cache_salt: str | None = None,
+        images: Sequence[Image] = (),
+    ) -> None:
+        super().__init__(space, lora, cache_salt, images)
+        self._tokens = array("q", prompt_token_ids)
+        self._varies = lora is not None or bool(cache_salt) or bool(images)
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        self._tokens.extend(token_ids)
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        return self._tokens[start:end].tolist()
+
+    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
+        space = self._space
+        block_size, block_hash = space.block_size, space.hash
+        parent = space.hash_of_key(keys[-1]) if keys else space.root_hash
+        while parent is not None and len(keys) < num_blocks:
+            index = len(keys)
+            tokens = tuple(self._tokens[index * block_size : (index + 1) * block_size])
+            if UNKNOWN_TOKEN in tokens:
+                break
+            parent = block_hash((parent, tokens, self.extra_keys(index) if self._varies else None))
+            keys.append(space.key_of_hash(parent))
+        self._extend_privately(keys, num_blocks)
+
+
+class PrefixIdContent(_Identity):
+    """Prefix ids of a trace: id ``i`` names the prefix of ``(i + 1) * id_tokens`` tokens.
+
+    A block is named by the id that holds its last token and by its end inside that id, so any block size works,
+    also one that does not divide ``id_tokens``. Blocks that reach behind the prompt or its last id are private.
+    """
+
+    def __init__(
+        self,
+        space: KeySpace,
+        num_prompt_tokens: int,
+        prefix_ids: Sequence[int],
+        id_tokens: int,
+        lora: LoraAdapter | None = None,
+        cache_salt: str | None = None,
+        images: Sequence[Image] = (),
+    ) -> None:
+        super().__init__(space, lora, cache_salt, images)
+        self._prefix_ids = prefix_ids
+        self._id_tokens = id_tokens
+        self._num_named_blocks = min(num_prompt_tokens, len(prefix_ids) * id_tokens) // space.block_size
+
+    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
+        block_size, id_tokens = self._space.block_size, self._id_tokens
+        first_unnamed = min(num_blocks, self._num_named_blocks)
+        while len(keys) < first_unnamed:
+            id_index, position = divmod((len(keys) + 1) * block_size - 1, id_tokens)
+            base = self._space.prefix_base(self._name(id_index, len(keys)), id_tokens)
+            last_of_id = min(first_unnamed, (id_index + 1) * id_tokens // block_size)
+            count = max(1, last_of_id - len(keys)) if not self._images else 1
+            first = 2 * (base + position)
+            keys.extend(range(first, first + 2 * block_size * count, 2 * block_size))
+        self._extend_privately(keys, num_blocks)
+
+    def _name(self, id_index: int, block_index: int) -> tuple[Any, ...]:
+        end = (block_index + 1) * self._space.block_size
+        seen = tuple((image.content_hash, image.offset_tokens) for image in self._images if image.offset_tokens < end)
+        return (self._prefix_ids[id_index], self._id_tokens, self._cache_salt, self._lora, seen)
+
+
+class OpaqueContent(_Identity):
+    """Only the length is known: every key is private, and hits of the prompt cannot be known."""
+
+    def __init__(self, space: KeySpace) -> None:
+        super().__init__(space, None, None, ())
+
+    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
+        self._extend_privately(keys, num_blocks)

@@ -1,0 +1,162 @@
+"""Dividing a model's layers into KV cache groups that share one pool of blocks (spec sections 10 and 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.layer_spec import LayerKind, LayerSpec
+
+
+class SizingError(ValueError):
+    """A cache that cannot be planned or is too small; the message is vLLM's where vLLM has one.
+
+    ``suggested_max_model_len`` is the longest request in tokens that would fit, where there is one.
+    """
+
+    def __init__(self, message: str, suggested_max_model_len: int | None = None) -> None:
+        super().__init__(message)
+        self.suggested_max_model_len = suggested_max_model_len
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayer:
+    """A layer with the block size that it is cut into.
+
+    A page is one layer's share of one block: ``data_bytes`` of it hold keys, values or states and the rest, up
+    to ``page_bytes``, is padding.
+    """
+
+    spec: LayerSpec
+    block_size: int
+    data_bytes: int
+    page_bytes: int
+
+    @property
+    def kind(self) -> LayerKind:
+        """The layer's kind of attention."""
+        return self.spec.kind
+
+    def request_blocks(self, length_tokens: int, in_flight_tokens: int, mamba_blocks: int = 1) -> int:
+        """Most blocks that a request of ``length_tokens`` holds in this layer's group at once.
+
+        ``in_flight_tokens`` is F of spec section 10: the batched tokens that may be under way before a window
+        moves on. A window may start in the middle of a block, hence the one block more.
+        """
+        window = self.spec.window_tokens
+        if self.kind == "mamba":
+            return mamba_blocks
+        if window is None:
+            return ceil_div(length_tokens, self.block_size)
+        if self.kind == "chunked_local":
+            return ceil_div(min(window + in_flight_tokens, length_tokens), self.block_size)
+        return ceil_div(min(window - 1 + in_flight_tokens, length_tokens), self.block_size) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers with one block table in common.
+
+    ``layer_indices`` number the layers of all pipeline ranks in order; ``layers`` are those layers. All have the
+    same block size and window; pages differ only in the one-group case.
+    """
+
+    layer_indices: tuple[int, ...]
+    layers: tuple[CacheLayer, ...]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self.layers[0].block_size
+
+    @property
+    def kind(self) -> LayerKind:
+        """The kind of attention of the group's layers."""
+        return self.layers[0].kind
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one block in all of the group's layers."""
+        return sum(layer.page_bytes for layer in self.layers)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of one block without padding."""
+        return sum(layer.data_bytes for layer in self.layers)
+
+    def request_blocks(self, length_tokens: int, in_flight_tokens: int, mamba_blocks: int = 1) -> int:
+        """Most blocks that a request holds in this group at once; see CacheLayer."""
+        return self.layers[0].request_blocks(length_tokens, in_flight_tokens, mamba_blocks)
+
+    def bytes_on(self, first_layer: int, end_layer: int) -> int:
+        """Bytes of one block in the layers of one pipeline rank, numbered from first up to end."""
+        pairs = zip(self.layer_indices, self.layers, strict=True)
+        return sum(layer.page_bytes for index, layer in pairs if first_layer <= index < end_layer)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def plan_groups(layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: bool = False) -> list[CacheGroup]:
+    """The groups that vLLM makes of ``layers``, which belong to all pipeline ranks in order.
+
+    Equal layers, or layers of one kind with different pages, make one group. Otherwise pages are made equal and
+    each kind is dealt out to groups of one size. SizingError: layers that cannot share a pool.
+    """
+    layers = list(layers)
+    if not layers:
+        raise SizingError("the model has no layer with a KV cache")
+    if disable_hybrid_kv_cache_manager:
+        layers = _windows_as_full(layers)
+    if _is_one_kind(layers):
+        return [CacheGroup(tuple(range(len(layers))), tuple(layers))]
+    return _deal(_with_equal_pages(layers))
+
+
+def _windows_as_full(layers: list[CacheLayer]) -> list[CacheLayer]:
+    """Without the hybrid manager, windows beside full attention keep everything."""
+    if _is_one_kind(layers):
+        return layers
+    if not any(layer.kind == "full" for layer in layers) or any(layer.kind == "mamba" for layer in layers):
+        raise SizingError("without the hybrid KV cache manager these kinds of layers cannot share one group")
+    for kind in ("sliding_window", "chunked_local"):
+        if len({layer.spec.window_tokens for layer in layers if layer.kind == kind}) > 1:
+            raise SizingError("without the hybrid KV cache manager all windows must have the same size")
+    return [replace(x, spec=replace(x.spec, kind="full", window_tokens=None)) for x in layers]
+
+
+def _is_one_kind(layers: list[CacheLayer]) -> bool:
+    """Whether one block table fits all layers, whatever their pages."""
+    return len({(layer.kind, layer.block_size, layer.spec.window_tokens) for layer in layers}) == 1 and (
+        layers[0].kind != "mamba" or len(set(layers)) == 1
+    )
+
+
+def _with_equal_pages(layers: list[CacheLayer]) -> list[CacheLayer]:
+    """Larger blocks for pages that divide the largest one, padding for the others."""
+    largest = max(layer.page_bytes for layer in layers)
+    result = []
+    for layer in layers:
+        if largest % layer.page_bytes == 0 and layer.kind != "mamba":
+            ratio = largest // layer.page_bytes
+            layer = replace(layer, block_size=layer.block_size * ratio, data_bytes=layer.data_bytes * ratio)
+        result.append(replace(layer, page_bytes=largest))
+    return result
+
+
+def _deal(layers: list[CacheLayer]) -> list[CacheGroup]:
+    """Groups of one size, equal layers dealt round-robin; the last ones may be a layer short."""
+    alike: dict[CacheLayer, list[int]] = {}
+    for index, layer in enumerate(layers):
+        alike.setdefault(layer, []).append(index)
+    counts = [len(indices) for indices in alike.values()]
+    group_size = max(counts) if max(counts) * 2 < min(counts) * 3 else min(counts)
+    groups = []
+    for layer, indices in alike.items():
+        num_groups = ceil_div(len(indices), group_size)
+        for start in range(num_groups):
+            dealt = tuple(indices[start::num_groups])
+            groups.append(CacheGroup(dealt, (layer,) * len(dealt)))
+    return groups

@@ -1,0 +1,91 @@
+"""The engine's settings, named as vLLM's flags are, with vLLM's defaults (spec section 12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.block_hashes import HASH_ALGORITHMS
+
+VLLM_VERSION = "0.33.0"
+"""The vLLM release whose decisions the engine reproduces."""
+
+SCHEDULING_POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything that decides, checked when it is made: ValueError names the field and what it may be.
+
+    ``num_blocks`` includes the null block. ``vllm_strict`` keeps the behaviour from which kvtwin deviates on
+    purpose (see docs/deviations.md); without it, requests that can never run are rejected and phantom hits are
+    not served.
+    """
+
+    num_blocks: int
+    block_size: int = 16
+    max_model_len: int = 8192
+    max_num_seqs: int = 128
+    max_num_active_seqs: int | None = None
+    max_num_batched_tokens: int = 2048
+    max_num_scheduled_tokens: int | None = None
+    enable_prefix_caching: bool = True
+    prefix_caching_hash_algo: str = "sha256"
+    hash_seed: str | None = None
+    """Value of PYTHONHASHSEED on the server, if it is set there."""
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    scheduling_policy: str = "fcfs"
+    watermark: float = 0.0
+    scheduler_reserve_full_isl: bool = True
+    prefill_schedule_interval: int = 1
+    async_scheduling: bool = True
+    max_loras: int = 0
+    """Adapters that may run at once; 0 refuses requests with an adapter."""
+    enable_kv_cache_events: bool = False
+    vllm_strict: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least("num_blocks", self.num_blocks, 2)
+        for name in ("block_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("max_num_active_seqs", "max_num_scheduled_tokens"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        _at_least("prefill_schedule_interval", self.prefill_schedule_interval, 1)
+        _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        _at_least("max_loras", self.max_loras, 0)
+        _one_of("prefix_caching_hash_algo", self.prefix_caching_hash_algo, HASH_ALGORITHMS)
+        _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
+        if not 0.0 <= self.watermark < 1.0:
+            raise ValueError(f"watermark: expected 0 <= watermark < 1, got {self.watermark}")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ValueError(
+                f"max_num_batched_tokens: without chunked prefill expected at least max_model_len "
+                f"({self.max_model_len}), got {self.max_num_batched_tokens}"
+            )
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens that one step may schedule."""
+        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+
+    @property
+    def max_steps_in_flight(self) -> int:
+        """Steps that may be scheduled before the oldest one's output is processed (spec section 8)."""
+        return 2 if self.async_scheduling else 1
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that admission leaves free while something runs (spec section 4.1)."""
+        return int(self.watermark * self.num_blocks)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name}: expected at least {least}, got {value}")
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value}")

@@ -1,0 +1,70 @@
+"""What the engine asks an executor to run, and what it gets back.
+
+One engine decides; an executor carries out: predicted by a step-time model, or really on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.request import Request
+
+Tables = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that starts, or starts again, in this step."""
+
+    request: Request
+    num_hit_tokens: int
+    block_tables: Tables
+    """Its whole tables, hit blocks first: a copy."""
+    resumed: bool
+
+
+@dataclass(slots=True)
+class Step:
+    """One batch to run. The first three lists are parallel, in scheduling order.
+
+    Within a layer all KV writes of a step come before all its reads: requests admitted together may share blocks
+    that the step itself fills. In async scheduling a request's input may be a placeholder: the output that an
+    earlier, still running step will sample for it.
+    """
+
+    index: int
+    requests: list[Request] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    """Tokens to compute."""
+    num_computed_tokens: list[int] = field(default_factory=list)
+    """Tokens computed before this step."""
+    samples: list[bool] = field(default_factory=list)
+    """Whether the step ends at the request's last token, so that it delivers an output token."""
+    admitted: list[Admission] = field(default_factory=list)
+    new_blocks: list[tuple[Request, Tables]] = field(default_factory=list)
+    """Blocks added to tables of requests that ran before."""
+    preempted: list[Request] = field(default_factory=list)
+    finished: list[Request] = field(default_factory=list)
+    """Requests that ended since the last step: their state can be dropped."""
+    total_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of a step."""
+
+    duration_ns: int
+    tokens: list[Sequence[int]]
+    """Per request of the step, its output token ids: empty unless it samples."""
+
+
+class Executor(Protocol):
+    """Runs steps in the order in which they are submitted."""
+
+    def submit(self, step: Step) -> object:
+        """Start a step; return a ticket for it."""
+
+    def collect(self, ticket: object) -> StepResult:
+        """The result of the step behind ``ticket``, once it is done."""

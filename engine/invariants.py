@@ -1,0 +1,97 @@
+"""The invariant checker: recomputes from scratch what the engine keeps up step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from engine.block_pool import NO_KEY, NULL_BLOCK
+from engine.request import RequestStatus
+from engine.scheduler import Scheduler
+
+
+class InvariantError(AssertionError):
+    """The engine contradicts itself: a bug."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvariantError(message)
+
+
+class InvariantChecker:
+    """Checks a scheduler, its requests and its block pool. Costs time in proportion to the pool."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def check(self) -> None:
+        """Raise InvariantError for the first contradiction found."""
+        self._check_queues()
+        self._check_requests()
+        self._check_references()
+        self._check_free_queue()
+        self._check_cache_map()
+
+    def _check_queues(self) -> None:
+        scheduler = self._scheduler
+        running, waiting = list(scheduler.running), list(scheduler.waiting)
+        ids = [request.request_id for request in running + waiting]
+        _require(len(ids) == len(set(ids)), "a request is in two places")
+        _require(set(ids) == set(scheduler._live), "live requests and queues differ")
+        _require(len(running) <= scheduler._max_running, "more requests run than seats")
+        for request in running:
+            _require(request.status is RequestStatus.RUNNING, f"{request} is in running")
+        for request in waiting:
+            _require(request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), f"{request} is waiting")
+            _require(not request.block_tables, f"{request} waits and holds blocks")
+
+    def _check_requests(self) -> None:
+        cache = self._scheduler.kv_cache
+        for request in self._scheduler.running:
+            _require(
+                0 <= request.num_computed_tokens <= request.num_tokens + request.num_placeholders,
+                f"{request} computed more than there is",
+            )
+            for index, (table, group) in enumerate(zip(request.block_tables, cache.groups, strict=True)):
+                registered = request.num_registered_blocks[index]
+                _require(
+                    len(table) * group.block_size >= request.num_computed_tokens, f"{request} computed without slots"
+                )
+                _require(registered * group.block_size <= request.num_tokens, f"{request} registered unknown tokens")
+                expected = cache._pool_keys(request, 0, registered, index)
+                actual = [cache.pool.keys[block] for block in table]
+                _require(actual[:registered] == expected[:registered], f"{request} has a block under a wrong key")
+                _require(all(key == NO_KEY for key in actual[registered:]), f"{request} has a key too early")
+                _require(len(set(table)) == len(table), f"{request} has a block twice")
+
+    def _check_references(self) -> None:
+        pool = self._scheduler.kv_cache.pool
+        held = Counter(
+            block
+            for request in self._scheduler.running
+            for table in request.block_tables
+            for block in table
+            if block != NULL_BLOCK
+        )
+        for block in range(1, pool.num_blocks):
+            _require(pool.ref_counts[block] == held[block], f"block {block}: {pool.ref_counts[block]} references")
+
+    def _check_free_queue(self) -> None:
+        pool = self._scheduler.kv_cache.pool
+        queue = pool.free_queue()
+        _require(len(queue) == len(set(queue)) == pool.num_free_blocks, "the free count and the free queue differ")
+        _require(NULL_BLOCK not in queue, "the null block is free")
+        _require(all(pool.ref_counts[block] == 0 for block in queue), "a held block is in the free queue")
+        _require(pool.num_free_blocks + pool.num_used_blocks == pool.num_blocks - 1, "blocks are lost")
+
+    def _check_cache_map(self) -> None:
+        cache = self._scheduler.kv_cache
+        pool = cache.pool
+        with_key = [block for block in range(pool.num_blocks) if pool.keys[block] != NO_KEY]
+        _require(len(with_key) == pool.num_hashed_blocks, "the number of blocks with a key is wrong")
+        for block in with_key:
+            _require(block in pool.blocks_with_key(pool.keys[block]), f"block {block} is not in the map")
+        distinct = {pool.keys[block] for block in with_key}
+        _require(len(distinct) == pool.num_cached_keys, "the map holds keys that no block has")
+        _require(sum(len(pool.blocks_with_key(key)) for key in distinct) == len(with_key), "the map names a block twice")
+        _require(cache.phantom_blocks <= set(with_key), "a phantom block has no key")

@@ -1,0 +1,74 @@
+"""What one layer keeps per token: the part of a model that the KV cache is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+LayerKind = Literal["full", "sliding_window", "chunked_local", "mamba"]
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes per value of the model dtypes."""
+
+_KV_CACHE_DTYPE_BYTES = {**DTYPE_BYTES, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+KV_CACHE_DTYPES = ("auto", *_KV_CACHE_DTYPE_BYTES, "fp8_ds_mla")
+"""Cache formats whose bytes per token are known; every other one is refused by name."""
+
+_FP8_DS_MLA_TOKEN_BYTES = 656
+"""DeepSeek's sparse MLA format: 512 fp8 values, 4 float32 scales, 64 bfloat16 rope values (FlashMLA README)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """The cache of one layer on one rank.
+
+    ``window_tokens`` is the sliding window or the attention chunk. A latent layer (MLA) keeps one vector of
+    ``head_size`` values and no V, the same on every tensor-parallel rank. A Mamba or linear-attention layer
+    keeps ``state_values`` values in the model's dtype plus ``state_bytes`` bytes in a dtype of its own, per
+    sequence instead of per token.
+    """
+
+    kind: LayerKind
+    num_kv_heads: int = 0
+    head_size: int = 0
+    head_size_v: int = 0
+    window_tokens: int | None = None
+    is_latent: bool = False
+    state_values: int = 0
+    state_bytes: int = 0
+
+    def token_bytes(self, kv_cache_dtype: str, model_dtype: str) -> int:
+        """Bytes that one token takes in this layer; 0 for a state layer.
+
+        Spec section 13: kv_heads * (head_size_k + head_size_v) * dtype bytes. ValueError: unknown dtype.
+        """
+        if kv_cache_dtype == "fp8_ds_mla":
+            if not self.is_latent or self.head_size != 576:
+                raise ValueError("kv_cache_dtype fp8_ds_mla needs an MLA model with a latent of 512 + 64 values")
+            return _FP8_DS_MLA_TOKEN_BYTES
+        name = model_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+        if name not in _KV_CACHE_DTYPE_BYTES:
+            raise ValueError(f"kv_cache_dtype {name!r} is not known; known: {', '.join(KV_CACHE_DTYPES)}")
+        return self.num_kv_heads * (self.head_size + self.head_size_v) * _KV_CACHE_DTYPE_BYTES[name]
+
+    def sequence_state_bytes(self, model_dtype: str) -> int:
+        """Bytes of a state layer's tensors for one sequence; 0 for attention."""
+        return self.state_values * DTYPE_BYTES[model_dtype] + self.state_bytes
+
+    def on_rank(self, tensor_parallel_size: int) -> LayerSpec:
+        """This layer's share on one tensor-parallel rank.
+
+        KV heads are divided, at least one on each rank; a latent is replicated; states are divided.
+        ValueError: heads that do not divide evenly.
+        """
+        tp = tensor_parallel_size
+        if tp == 1 or self.is_latent:
+            return self
+        if self.kind == "mamba":
+            if self.state_values % tp or self.state_bytes % tp:
+                raise ValueError(f"the states of a layer do not divide by tensor parallel size {tp}")
+            return replace(self, state_values=self.state_values // tp, state_bytes=self.state_bytes // tp)
+        if max(self.num_kv_heads, tp) % min(self.num_kv_heads, tp):
+            raise ValueError(f"{self.num_kv_heads} KV heads do not divide by tensor parallel size {tp}")
+        return replace(self, num_kv_heads=max(1, self.num_kv_heads // tp))

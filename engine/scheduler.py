@@ -1,0 +1,348 @@
+"""The scheduler: which requests compute how many tokens in the next step.
+
+One readable schedule()/update() pair that follows spec sections 5 to 8 rule by rule, synchronous and
+asynchronous. It is the truth; anything faster must equal it exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.block_keys import KeySpace
+from engine.config import EngineConfig
+from engine.executor import Admission, Step
+from engine.kv_cache_manager import Hit, KVCacheManager, Tables
+from engine.request import FinishReason, Request, RequestStatus
+from engine.statistics import EngineStatistics
+from engine.waiting_queue import make_waiting_queue
+
+
+class Scheduler:
+    """Running and waiting requests over one KV cache.
+
+    Invariants (checked by :mod:`engine.invariants`): a live request is in exactly one of ``running`` and
+    ``waiting``; only running requests hold blocks; a step never schedules more tokens than the budget; at most
+    ``max_num_seqs`` requests run.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.keys = KeySpace(config.block_size, config.prefix_caching_hash_algo, config.hash_seed)
+        self.kv_cache = KVCacheManager(config, self.keys)
+        self.running: list[Request] = []
+        self.waiting = make_waiting_queue(config.scheduling_policy)
+        self.statistics = EngineStatistics()
+        self._live: dict[str, Request] = {}
+        self._finished_since_step: list[Request] = []
+        self._ended: list[Request] = []
+        self._preempted_since_step: list[Request] = []
+        self._max_running = config.max_num_active_seqs or config.max_num_seqs
+
+    # ---------------------------------------------------------------- requests come and go
+
+    def add_request(self, request: Request) -> None:
+        """Let ``request`` wait for admission, or reject it at once if it can never finish.
+
+        Raises ValueError when a live request has the same id.
+        """
+        if request.request_id in self._live:
+            raise ValueError(f"request id {request.request_id!r}: a request with this id is still running")
+        reason = None if self.config.vllm_strict else self._never_fits(request)
+        if reason:
+            self._end(request, FinishReason.REJECTED, reason)
+            return
+        self._live[request.request_id] = request
+        self.waiting.append(request)
+
+    def abort(self, request_id: str) -> Request | None:
+        """End a live request and free its blocks; None if there is none."""
+        request = self._live.get(request_id)
+        if request is None:
+            return None
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        self._finish(request, FinishReason.ABORT)
+        return request
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False if running requests hold blocks, unless they are to be preempted.
+
+        Preempted this way, requests start again with their outputs so far; outputs in flight are dropped.
+        """
+        while reset_running_requests and self.running:
+            request = self.running.pop()
+            request.drop_samples = request.num_in_flight_samples
+            self._preempt(request)
+        done = self.kv_cache.reset_prefix_cache()
+        if done:
+            self.statistics.recent_hit_rate.clear()
+        return done
+
+    def has_requests(self) -> bool:
+        """Whether there is anything to schedule, be it only word of finished requests."""
+        return bool(self._live or self._finished_since_step)
+
+    def take_ended(self) -> list[Request]:
+        """Requests that ended since the last call, for whatever reason, in order."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    # ---------------------------------------------------------------- one step
+
+    def schedule(self) -> Step:
+        """Decide the next step (spec section 5); its tokens count as computed from now on."""
+        step = Step(self.statistics.num_steps)
+        self.statistics.num_steps += 1
+        step.preempted, self._preempted_since_step = self._preempted_since_step, []
+        num_preempted_before = len(step.preempted)
+        chunk_limit = self._chunk_limit()
+        self._schedule_running(step, chunk_limit)
+        if len(step.preempted) == num_preempted_before:
+            self._schedule_waiting(step, chunk_limit)
+        if not step.requests and not self.config.vllm_strict:
+            self._reject_stuck_head()
+        step.finished, self._finished_since_step = self._finished_since_step, []
+        self._advance(step)
+        return step
+
+    def _schedule_running(self, step: Step, chunk_limit: int) -> None:
+        index = 0
+        while index < len(self.running) and step.total_tokens < self.config.token_budget:
+            request = self.running[index]
+            num_new_tokens = self._num_tokens_to_run(request, step, chunk_limit)
+            if num_new_tokens <= 0:
+                index += 1
+                continue
+            new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
+            while new_blocks is None:
+                victim = self._choose_victim()
+                position = self.running.index(victim)
+                del self.running[position]
+                self._roll_back(victim, step)
+                self._preempt(victim)
+                step.preempted.append(self._preempted_since_step.pop())
+                if position <= index:
+                    index -= 1
+                if victim is request:
+                    break
+                new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
+            index += 1
+            if new_blocks is None:
+                continue
+            self._add_to_step(step, request, num_new_tokens)
+            if any(new_blocks):
+                step.new_blocks.append((request, new_blocks))
+
+    def _schedule_waiting(self, step: Step, chunk_limit: int) -> None:
+        skipped = []
+        while self.waiting and step.total_tokens < self.config.token_budget:
+            if len(self.running) >= self._max_running:
+                break
+            request = self.waiting.peek()
+            if self._must_skip(request):
+                skipped.append(self.waiting.pop())
+                continue
+            if not self.config.vllm_strict and not self.kv_cache.fits_empty_pool(request.num_tokens):
+                self.waiting.pop()
+                self._finish(request, FinishReason.CAPACITY, self._capacity_message(request.num_tokens))
+                continue
+            hit = self.kv_cache.find_hit(request)
+            num_new_tokens = request.num_tokens - hit.num_tokens
+            if 0 < chunk_limit < num_new_tokens:
+                num_new_tokens = chunk_limit
+            budget = self.config.token_budget - step.total_tokens
+            if num_new_tokens > budget:
+                if not self.config.enable_chunked_prefill:
+                    break
+                num_new_tokens = budget
+            new_blocks = self.kv_cache.allocate_slots(
+                request,
+                num_new_tokens,
+                hit,
+                num_reserved_blocks=self.config.watermark_blocks if self.running else 0,
+                reserve_full_sequence=self.config.scheduler_reserve_full_isl,
+            )
+            if new_blocks is None:
+                break
+            self.waiting.pop()
+            self._admit(step, request, hit, num_new_tokens)
+        for request in reversed(skipped):
+            self.waiting.put_back(request)
+
+    def _chunk_limit(self) -> int:
+        """Most tokens that one request may prefill in this step; 0 is no limit (spec section 5)."""
+        limit = self.config.long_prefill_token_threshold
+        num_requests = len(self.running) + len(self.waiting)
+        if limit == 0 or num_requests <= 1:
+            return 0
+        if self.config.long_prefill_token_threshold_adaptive:
+            return max(limit, self.config.max_num_batched_tokens // num_requests)
+        return limit
+
+    def _num_tokens_to_run(self, request: Request, step: Step, chunk_limit: int) -> int:
+        if request.num_placeholders and request.num_output_tokens + request.num_placeholders >= request.max_tokens:
+            return 0
+        num_new_tokens = request.num_tokens + request.num_placeholders - request.num_computed_tokens
+        if 0 < chunk_limit < num_new_tokens:
+            num_new_tokens = chunk_limit
+        return min(
+            num_new_tokens,
+            self.config.token_budget - step.total_tokens,
+            self.config.max_model_len - 1 - request.num_computed_tokens,
+        )
+
+    def _choose_victim(self) -> Request:
+        """The request to preempt (spec section 6): the newest, or the least important of the newest."""
+        if self.config.scheduling_policy == "fcfs":
+            return self.running[-1]
+        return max(self.running, key=lambda request: (request.priority, request.arrival_ns))
+
+    def _roll_back(self, victim: Request, step: Step) -> None:
+        """Take ``victim`` out of the step if it is already in it."""
+        if victim not in step.requests:
+            return
+        index = step.requests.index(victim)
+        step.total_tokens -= step.num_tokens[index]
+        for parallel in (step.requests, step.num_tokens, step.num_computed_tokens):
+            del parallel[index]
+        step.new_blocks = [entry for entry in step.new_blocks if entry[0] is not victim]
+        self.kv_cache.mark_phantoms(victim)
+
+    def _preempt(self, request: Request) -> None:
+        """Take everything from ``request``, which left ``running``, and let it wait (spec section 6)."""
+        self.kv_cache.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_placeholders = 0
+        request.num_preemptions += 1
+        self.statistics.num_preemptions += 1
+        self.waiting.put_back(request)
+        self._preempted_since_step.append(request)
+
+    def _must_skip(self, request: Request) -> bool:
+        """Whether ``request`` cannot be admitted now, though one behind it might."""
+        if request.num_in_flight_samples > request.drop_samples:
+            return True
+        if request.lora is None:
+            return False
+        active = {running.lora for running in self.running if running.lora}
+        return len(active) >= self.config.max_loras and request.lora not in active
+
+    def _admit(self, step: Step, request: Request, hit: Hit, num_new_tokens: int) -> None:
+        resumed = request.status is RequestStatus.PREEMPTED
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = hit.num_tokens
+        self.running.append(request)
+        self._add_to_step(step, request, num_new_tokens)
+        tables: Tables = [list(table) for table in request.block_tables]
+        step.admitted.append(Admission(request, hit.num_tokens, tables, resumed))
+        if self.config.enable_prefix_caching:
+            self.statistics.prefix_cache.record(request.num_tokens, hit.num_tokens, preempted=resumed)
+            self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
+
+    def _add_to_step(self, step: Step, request: Request, num_new_tokens: int) -> None:
+        step.requests.append(request)
+        step.num_tokens.append(num_new_tokens)
+        step.num_computed_tokens.append(request.num_computed_tokens)
+        step.total_tokens += num_new_tokens
+
+    def _advance(self, step: Step) -> None:
+        """Count the step's tokens as computed and expect its samples (spec sections 5.3 and 8)."""
+        is_async = self.config.async_scheduling
+        for request, num_tokens in zip(step.requests, step.num_tokens, strict=True):
+            request.num_computed_tokens += num_tokens
+            samples = request.num_computed_tokens >= request.num_tokens + request.num_placeholders
+            request.is_prefill_chunk = not samples
+            step.samples.append(samples)
+            if samples:
+                request.num_in_flight_samples += 1
+                request.num_placeholders += is_async
+            if request.num_computed_tokens - num_tokens < request.num_highest_computed_tokens:
+                self.statistics.num_recomputed_tokens += (
+                    min(request.num_computed_tokens, request.num_highest_computed_tokens)
+                    - request.num_computed_tokens
+                    + num_tokens
+                )
+            if request.num_computed_tokens > request.num_highest_computed_tokens:
+                request.num_highest_computed_tokens = request.num_computed_tokens
+        self.statistics.num_scheduled_tokens += step.total_tokens
+
+    # ---------------------------------------------------------------- a step's output
+
+    def update(self, step: Step, tokens: Sequence[Sequence[int]]) -> None:
+        """Deliver the output ``tokens`` of each request of ``step``; end those that are done (spec section 7)."""
+        is_async = self.config.async_scheduling
+        num_ended = 0
+        for request, token_ids in zip(step.requests, tokens, strict=True):
+            if not token_ids or request.status is RequestStatus.FINISHED:
+                continue
+            request.num_in_flight_samples -= 1
+            if request.drop_samples:
+                request.drop_samples -= 1
+                continue
+            was_running = request.status is RequestStatus.RUNNING
+            if was_running and is_async:
+                request.num_placeholders -= 1
+            reason = self._append_tokens(request, token_ids)
+            if was_running and is_async:
+                self.kv_cache.register(request, request.num_computed_tokens - request.num_placeholders)
+            if reason:
+                if not was_running:
+                    self.waiting.remove(request)
+                self._finish(request, reason)
+                num_ended += was_running
+        if num_ended:
+            self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
+
+    def _append_tokens(self, request: Request, token_ids: Sequence[int]) -> FinishReason | None:
+        """Append output tokens until one of them ends the request."""
+        for token_id in token_ids:
+            request.content.append((token_id,))
+            request.num_tokens += 1
+            if request.num_output_tokens >= request.min_tokens:
+                if token_id == request.eos_token_id or token_id in request.stop_token_ids:
+                    return FinishReason.STOP
+            if request.num_tokens >= self.config.max_model_len or request.num_output_tokens >= request.max_tokens:
+                return FinishReason.LENGTH
+        return None
+
+    def _finish(self, request: Request, reason: FinishReason, message: str = "") -> None:
+        self.kv_cache.free(request)
+        del self._live[request.request_id]
+        self._finished_since_step.append(request)
+        self._end(request, reason, message)
+
+    def _end(self, request: Request, reason: FinishReason, message: str = "") -> None:
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        request.finish_message = message
+        if reason in (FinishReason.REJECTED, FinishReason.CAPACITY):
+            self.statistics.num_rejected += 1
+        self._ended.append(request)
+
+    # ---------------------------------------------------------------- what vLLM would wait for for ever
+
+    def _never_fits(self, request: Request) -> str | None:
+        """Why ``request`` can never finish, however empty the cache is; None if it can."""
+        if request.lora is not None and self.config.max_loras == 0:
+            return f"needs LoRA adapter {request.lora.name}, but max_loras is 0"
+        ends_by_length = request.eos_token_id is None and not request.stop_token_ids
+        num_slots = request.num_prompt_tokens + (request.max_tokens - 1 if ends_by_length else 0)
+        num_slots = min(num_slots, self.config.max_model_len - 1)
+        return None if self.kv_cache.fits_empty_pool(num_slots) else self._capacity_message(num_slots)
+
+    def _capacity_message(self, num_tokens: int) -> str:
+        return f"needs {self.kv_cache.blocks_needed(num_tokens)} blocks, pool {self.kv_cache.pool.num_blocks - 1}"
+
+    def _reject_stuck_head(self) -> None:
+        """End the head of the queue if even the idle engine cannot admit it."""
+        if self.running or not self.waiting:
+            return
+        head = self.waiting.peek()
+        if self._must_skip(head):
+            return
+        self.waiting.pop()
+        message = f"{head.num_tokens} tokens cannot be computed in one step of {self.config.token_budget}"
+        self._finish(head, FinishReason.REJECTED, message)

@@ -1,0 +1,157 @@
+"""From bytes to blocks: how many blocks fit, and whether one request of the longest length fits (spec section 13)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.cache_planning import CacheGroup, CacheLayer, SizingError, plan_groups
+
+GIB = 1 << 30
+
+_SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """A planned KV cache: the groups, the blocks of every pipeline rank and what follows from them.
+
+    ``num_blocks`` counts the null block. ``block_bytes`` and ``rank_blocks`` have one entry per pipeline rank;
+    the rank with the fewest blocks decides and is ``limiting_rank``.
+    """
+
+    groups: tuple[CacheGroup, ...]
+    num_blocks: int
+    block_bytes: tuple[int, ...]
+    rank_blocks: tuple[int, ...]
+    max_model_len: int
+    in_flight_tokens: int
+    mamba_blocks: int
+
+    @property
+    def limiting_rank(self) -> int:
+        """The pipeline rank that has room for the fewest blocks."""
+        return self.rank_blocks.index(min(self.rank_blocks))
+
+    def request_blocks(self, length_tokens: int) -> int:
+        """Most blocks, of all groups together, that one request of this length holds at once."""
+        return _request_blocks(self.groups, length_tokens, self.in_flight_tokens, self.mamba_blocks)
+
+    def concurrency_at(self, length_tokens: int) -> float:
+        """Requests of this length that fill the pool. At max_model_len it is vLLM's "Maximum concurrency"."""
+        return self.num_blocks / self.request_blocks(length_tokens)
+
+    @property
+    def capacity_tokens(self) -> int:
+        """The tokens of vLLM's line "GPU KV cache size": concurrency at the maximum length, times that length."""
+        return int(self.concurrency_at(self.max_model_len) * self.max_model_len)
+
+    @property
+    def alignment_tokens(self) -> int:
+        """Prefix hits are multiples of this many tokens: the LCM of the groups' block sizes."""
+        return math.lcm(*(group.block_size for group in self.groups))
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the pool that no layer can ever use: padded pages and short groups."""
+        widest = max(self.block_bytes)
+        data = [group.data_bytes for group in self.groups]
+        return 1.0 - sum(data) / (widest * len(data)) if len(self.block_bytes) == 1 else 0.0
+
+
+def plan_cache(
+    rank_layers: Sequence[Sequence[CacheLayer]],
+    available_bytes: Sequence[int],
+    *,
+    max_model_len: int,
+    in_flight_tokens: int,
+    auto_fit_max_model_len: bool = False,
+    num_gpu_blocks_override: int | None = None,
+    disable_hybrid_kv_cache_manager: bool = False,
+    mamba_blocks: int = 1,
+) -> CachePlan:
+    """Plan the cache of a server whose pipeline rank ``r`` has ``rank_layers[r]`` and ``available_bytes[r]``.
+
+    ``in_flight_tokens`` is max_num_batched_tokens times the batches under way (1 sync, 2 async). With
+    ``auto_fit_max_model_len`` the length becomes the longest one, up to ``max_model_len``, that fits.
+    SizingError, with vLLM's message: not even one request of the maximum length fits.
+    """
+    groups = plan_groups([x for layers in rank_layers for x in layers], disable_hybrid_kv_cache_manager)
+    block_bytes = []
+    first = 0
+    for layers in rank_layers:
+        block_bytes.append(max(group.bytes_on(first, first + len(layers)) for group in groups))
+        first += len(layers)
+    rank_blocks = [bytes_ // per_block for bytes_, per_block in zip(available_bytes, block_bytes, strict=True)]
+    room_bytes = list(available_bytes)
+    if num_gpu_blocks_override is not None:
+        rank_blocks = [num_gpu_blocks_override] * len(rank_blocks)
+        room_bytes = [num_gpu_blocks_override * per_block for per_block in block_bytes]
+
+    def needed_blocks(length_tokens: int) -> int:
+        return _request_blocks(groups, length_tokens, in_flight_tokens, mamba_blocks)
+
+    if auto_fit_max_model_len:
+        for room, per_block in zip(room_bytes, block_bytes, strict=True):
+            max_model_len = _longest_fit(needed_blocks, room // per_block - 1, max_model_len)
+        if max_model_len == 0:
+            raise SizingError(
+                "Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. "
+                "Try increasing `gpu_memory_utilization`."
+            )
+    for room, per_block in zip(room_bytes, block_bytes, strict=True):
+        _check(needed_blocks, room - per_block, per_block, max_model_len)  # the null block serves nobody
+    return CachePlan(
+        groups=tuple(groups),
+        num_blocks=min(rank_blocks),
+        block_bytes=tuple(block_bytes),
+        rank_blocks=tuple(rank_blocks),
+        max_model_len=max_model_len,
+        in_flight_tokens=in_flight_tokens,
+        mamba_blocks=mamba_blocks,
+    )
+
+
+def format_gib(num_bytes: int) -> str:
+    """Bytes as vLLM prints them: GiB, rounded to two places."""
+    return f"{round(num_bytes / GIB, 2)}"
+
+
+def _request_blocks(
+    groups: Sequence[CacheGroup], length_tokens: int, in_flight_tokens: int, mamba_blocks: int
+) -> int:
+    return sum(group.request_blocks(length_tokens, in_flight_tokens, mamba_blocks) for group in groups)
+
+
+def _longest_fit(needed_blocks: Callable[[int], int], usable_blocks: int, longest_tokens: int) -> int:
+    """The longest request, up to ``longest_tokens``, that needs at most ``usable_blocks``; 0 if none does."""
+    fits, too_long = 0, longest_tokens + 1
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        if needed_blocks(middle) <= usable_blocks:
+            fits = middle
+        else:
+            too_long = middle
+    return fits
+
+
+def _check(needed_blocks: Callable[[int], int], usable_bytes: int, block_bytes: int, max_model_len: int) -> None:
+    """vLLM's start-up check of one rank. SizingError with its message."""
+    if usable_bytes <= 0:
+        raise SizingError(
+            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing "
+            "the engine (this flag also controls CPU memory reservation on the CPU backend, despite its name). " + _SEE
+        )
+    needed_bytes = needed_blocks(max_model_len) * block_bytes
+    if needed_bytes <= usable_bytes:
+        return
+    longest = _longest_fit(needed_blocks, usable_bytes // block_bytes, max_model_len)
+    hint = f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
+    raise SizingError(
+        f"To serve at least one request with the model's max seq len ({max_model_len}), "
+        f"({format_gib(needed_bytes)} GiB KV cache is needed, which is larger than the available KV cache memory "
+        f"({format_gib(usable_bytes)} GiB). {hint}Try increasing `gpu_memory_utilization` (which also controls CPU "
+        "memory on the CPU backend) or decreasing `max_model_len` when initializing the engine. " + _SEE,
+        suggested_max_model_len=longest or None,
+    )

@@ -1,0 +1,87 @@
+"""What the engine counts, under vLLM's definitions (spec section 3)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class PrefixCacheStatistics:
+    """Cumulative lookups, recorded when a request is admitted. Requests that were preempted count apart."""
+
+    requests: int = 0
+    queries: int = 0
+    """Known tokens of the admitted requests."""
+    hits: int = 0
+    """Tokens of them found in the cache."""
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+    requests_with_hit: int = 0
+
+    def record(self, num_tokens: int, num_hit_tokens: int, *, preempted: bool) -> None:
+        """Count one admission."""
+        if preempted:
+            self.preempted_requests += 1
+            self.preempted_queries += num_tokens
+            self.preempted_hits += num_hit_tokens
+            return
+        self.requests += 1
+        self.queries += num_tokens
+        self.hits += num_hit_tokens
+        if num_hit_tokens:
+            self.requests_with_hit += 1
+
+
+@dataclass(slots=True)
+class RecentHitRate:
+    """The hit rate that vLLM logs: over the latest steps whose admissions sum to at most ``max_requests``."""
+
+    max_requests: int = 1000
+    _records: deque[tuple[int, int, int]] = field(default_factory=deque)
+    _requests: int = 0
+    _queries: int = 0
+    _hits: int = 0
+
+    def record_step(self, requests: int, queries: int, hits: int) -> None:
+        """Add what one step admitted; whole steps, not single requests, fall out at the other end."""
+        if requests == 0:
+            return
+        self._records.append((requests, queries, hits))
+        self._requests += requests
+        self._queries += queries
+        self._hits += hits
+        while len(self._records) > 1 and self._requests > self.max_requests:
+            requests, queries, hits = self._records.popleft()
+            self._requests -= requests
+            self._queries -= queries
+            self._hits -= hits
+
+    def clear(self) -> None:
+        """Forget everything (a successful reset of the prefix cache)."""
+        self._records.clear()
+        self._requests = self._queries = self._hits = 0
+
+    @property
+    def rate(self) -> float:
+        """Hit tokens per queried token, 0 when nothing was queried."""
+        return self._hits / self._queries if self._queries else 0.0
+
+
+@dataclass(slots=True)
+class EngineStatistics:
+    """Everything counted over a run."""
+
+    prefix_cache: PrefixCacheStatistics = field(default_factory=PrefixCacheStatistics)
+    recent_hit_rate: RecentHitRate = field(default_factory=RecentHitRate)
+    num_steps: int = 0
+    """Calls of schedule()."""
+    num_preemptions: int = 0
+    num_scheduled_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    """Tokens scheduled that the same request had computed before it was preempted."""
+    phantom_hit_tokens: int = 0
+    """Tokens found in blocks that no step ever filled (vllm#43569); served only with ``vllm_strict``."""
+    num_rejected: int = 0
+    """Requests that could never run."""

@@ -1,0 +1,311 @@
+"""A parity case: a workload and a configuration in the oracle's format, run through our engine.
+
+:func:`run_case` yields one record per engine iteration with the oracle's field names, so that logs can be compared
+field by field. See oracle/README.md for the formats.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.block_hashes import LoraAdapter
+from engine.block_keys import TokenContent
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.executor import Step
+from engine.invariants import InvariantChecker
+from engine.kv_events import KVEvent
+from engine.request import Request, RequestStatus
+from engine.scheduler import Scheduler
+
+DEFAULT_VOCABULARY = 32000
+
+
+class UnsupportedCase(Exception):
+    """The case needs something that the engine does not model yet; the message names it."""
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Records of a ``.jsonl`` or ``.jsonl.gz`` file; ``#`` lines are comments."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            if line.strip() and not line.startswith("#"):
+                yield json.loads(line)
+
+
+def output_token(request_id: str, index: int, vocabulary: int) -> int:
+    """The fake model's output token ``index`` of a request."""
+    digest = hashlib.sha256(f"o:{request_id}:{index}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") % vocabulary
+
+
+def prompt_token_ids(line: dict[str, Any], vocabulary: int) -> list[int]:
+    """The explicit or seeded prompt of a workload line."""
+    if "prompt_token_ids" in line:
+        return [int(token) for token in line["prompt_token_ids"]]
+    parts = line.get("prompt_parts") or [{"seed": line["seed"], "len": line["prompt_len"]}]
+    tokens: list[int] = []
+    for part in parts:
+        tokens += part["token_ids"] if "token_ids" in part else _seeded_tokens(part["seed"], part["len"], vocabulary)
+    return tokens
+
+
+def _seeded_tokens(seed: str, length: int, vocabulary: int) -> list[int]:
+    digests = (hashlib.sha256(f"p:{seed}:{index}".encode()).digest() for index in range(length))
+    return [int.from_bytes(digest[:4], "big") % vocabulary for digest in digests]
+
+
+def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
+    """Our configuration for the oracle's. Raises UnsupportedCase."""
+    groups = case.get("groups") or [{"type": "full"}]
+    if len(groups) > 1 or groups[0].get("type", "full") != "full":
+        raise UnsupportedCase("cache groups other than one of full attention")
+    if case.get("num_speculative_tokens"):
+        raise UnsupportedCase("speculative decoding")
+    block_size = groups[0].get("block_size", case["block_size"])
+    if case.get("prefix_match_unit") not in (None, block_size):
+        raise UnsupportedCase("prefix_match_unit")
+    max_loras = case["max_loras"] if case["max_loras"] is not None else num_loras
+    same_name = (
+        "num_blocks max_model_len max_num_seqs max_num_active_seqs max_num_batched_tokens "
+        "max_num_scheduled_tokens enable_prefix_caching enable_chunked_prefill long_prefill_token_threshold "
+        "long_prefill_token_threshold_adaptive watermark scheduler_reserve_full_isl prefill_schedule_interval "
+        "async_scheduling"
+    ).split()
+    return EngineConfig(
+        **{name: case[name] for name in same_name},
+        block_size=block_size,
+        prefix_caching_hash_algo=case["hash_algo"],
+        hash_seed=case["none_hash_seed"],
+        scheduling_policy=case["policy"],
+        enable_kv_cache_events=case["kv_events"],
+        max_loras=max_loras,
+        vllm_strict=True,
+    )
+
+
+@dataclass
+class _Sampler:
+    """The fake model: decides, when a step is scheduled, what it will return."""
+
+    vocabulary: int
+    forced: dict[str, list[int]]
+    emitted: dict[str, int]
+
+    def sample(self, step: Step) -> list[list[int]]:
+        for admission in step.admitted:
+            self.emitted[admission.request.request_id] = admission.request.num_output_tokens
+        return [
+            [self._next_token(request.request_id)] if samples else []
+            for request, samples in zip(step.requests, step.samples, strict=True)
+        ]
+
+    def _next_token(self, request_id: str) -> int:
+        index = self.emitted[request_id]
+        self.emitted[request_id] = index + 1
+        forced = self.forced.get(request_id) or []
+        return forced[index] if index < len(forced) else output_token(request_id, index, self.vocabulary)
+
+
+class CaseRun:
+    """Drives the engine through one case, as the oracle drives vLLM."""
+
+    def __init__(self, case: dict[str, Any], lines: list[dict[str, Any]], *, check: bool = False) -> None:
+        self.case = case
+        self.lora_numbers: dict[str, int] = {}
+        for line in lines:
+            if line.get("lora"):
+                self.lora_numbers.setdefault(line["lora"], len(self.lora_numbers) + 1)
+        self.core = EngineCore(Scheduler(engine_config(case, len(self.lora_numbers))))
+        self.scheduler = self.core.scheduler
+        self.checker = InvariantChecker(self.scheduler) if check else None
+        self.vocabulary = case.get("vocab", DEFAULT_VOCABULARY)
+        self.sampler = _Sampler(self.vocabulary, {}, {})
+        order = sorted(enumerate(lines), key=lambda entry: (_step_of(entry[1]), entry[0]))
+        self.events = order[::-1]
+        self.sampled: dict[int, list[list[int]]] = {}
+        self.step_numbers: dict[int, int] = {}
+        self.prefix = self._prefix_now()
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        """One record per iteration."""
+        number = idle = 0
+        while True:
+            if not self.core.has_work():
+                if not self.events:
+                    return
+                number = max(number, _step_of(self.events[-1][1]))
+            record: dict[str, Any] = {"step": number}
+            self._apply_events(number, record)
+            executed = self._iterate(number, record)
+            self._log_state(record)
+            number += 1
+            if not self.core.has_work() and "scheduled" not in record and "sampled" not in record:
+                yield record
+                continue
+            busy = executed or any(step.total_tokens for step in self.core.in_flight)
+            idle = 0 if busy else idle + 1
+            if idle >= self.case.get("stall_steps", 8) and not self.events:
+                yield record | {"stalled": True}
+                return
+            yield record
+
+    def _iterate(self, number: int, record: dict[str, Any]) -> bool:
+        step = self.core.schedule_next()
+        if step is not None:
+            self.step_numbers[step.index] = number
+            self.sampled[step.index] = self.sampler.sample(step)
+            self._log_schedule(step, record)
+        if self.core.must_collect():
+            index = self.core.in_flight[0].index
+            before = {id(request): request.num_output_tokens for request in self.core.in_flight[0].requests}
+            done = self.core.process(self.sampled.pop(index))
+            self._log_update(done, before, record)
+        if self.checker:
+            self.checker.check()
+        return step is not None and step.total_tokens > 0
+
+    def _apply_events(self, number: int, record: dict[str, Any]) -> None:
+        while self.events and _step_of(self.events[-1][1]) <= number:
+            index, line = self.events.pop()
+            operation = line.get("op", "add")
+            if operation == "add":
+                self.scheduler.add_request(self._make_request(index, line))
+                record.setdefault("added", []).append(str(line["id"]))
+            elif operation == "abort":
+                aborted = self.scheduler.abort(str(line["id"]))
+                record.setdefault("aborted", []).extend([aborted.request_id] if aborted else [])
+            elif operation == "reset_prefix_cache":
+                record["reset_prefix_cache"] = self.scheduler.reset_prefix_cache(
+                    reset_running_requests=bool(line.get("reset_running_requests"))
+                )
+            else:
+                raise ValueError(f"unknown op {operation}")
+
+    def _make_request(self, index: int, line: dict[str, Any]) -> Request:
+        request_id = str(line["id"])
+        tokens = prompt_token_ids(line, self.vocabulary)
+        name = line.get("lora")
+        lora = LoraAdapter(name, f"/loras/{name}", self.lora_numbers[name]) if name else None
+        if line.get("output_token_ids") is not None:
+            self.sampler.forced[request_id] = [int(token) for token in line["output_token_ids"]]
+        arrival_ns = _step_of(line) * 10**9
+        if "arrival_time" in line:
+            arrival_ns = round(float(line["arrival_time"]) * 1e9)
+        elif self.case.get("arrival_time", "unique") == "unique":
+            arrival_ns += index * 1000
+        return Request(
+            request_id,
+            len(tokens),
+            int(line["output_len"]),
+            TokenContent(self.scheduler.keys, tokens, lora, line.get("cache_salt")),
+            arrival_ns=arrival_ns,
+            priority=int(line.get("priority", 0)),
+            lora=lora,
+            eos_token_id=line.get("eos_token_id"),
+            stop_token_ids=frozenset(line.get("stop_token_ids", ())),
+            min_tokens=line.get("min_tokens", 0),
+        )
+
+    # ---------------------------------------------------------------- the log
+
+    def _log_schedule(self, step: Step, record: dict[str, Any]) -> None:
+        record["scheduled"] = [
+            [request.request_id, count] for request, count in zip(step.requests, step.num_tokens, strict=True)
+        ]
+        record["admitted"] = [
+            {
+                "id": admission.request.request_id,
+                "num_computed_tokens": admission.num_hit_tokens,
+                "block_ids": admission.block_tables,
+                "resumed": admission.resumed,
+            }
+            for admission in step.admitted
+        ]
+        record["running_new_blocks"] = [[request.request_id, tables] for request, tables in step.new_blocks]
+        record["preempted"] = [request.request_id for request in step.preempted]
+        if self.case.get("log_hashes") and step.admitted:
+            record["hashes"] = {
+                admission.request.request_id: self._hashes(admission.request) for admission in step.admitted
+            }
+        if self.case.get("log_tables"):
+            record["tables"] = {request.request_id: request.block_tables for request in self.scheduler.running}
+            record["tables"] = json.loads(json.dumps(record["tables"]))
+        record["free_after_schedule"] = self.scheduler.kv_cache.pool.num_free_blocks
+        self._log_free_queue("free_queue_after_schedule", record)
+
+    def _hashes(self, request: Request) -> list[str]:
+        keys = list(request.block_keys)
+        request.content.extend_keys(keys, request.num_tokens // self.scheduler.config.block_size)
+        hashes = [self.scheduler.keys.hash_of_key(key) for key in keys]
+        return [value.hex() for value in hashes if value is not None]
+
+    def _log_update(self, step: Step, before: dict[int, int], record: dict[str, Any]) -> None:
+        if self.step_numbers[step.index] != record["step"]:
+            record["processed_step"] = self.step_numbers.pop(step.index)
+        ended = self.scheduler.take_ended()
+        sampled = []
+        for request in step.requests:
+            delivered = request.num_output_tokens - before[id(request)]
+            if delivered:
+                end = request.num_tokens
+                sampled.append([request.request_id, request.content.token_ids(end - delivered, end)])
+        record["sampled"] = sampled
+        in_step = {id(request) for request in step.requests}
+        record["finished"] = [
+            [request.request_id, str(request.finish_reason)] for request in ended if id(request) in in_step
+            and request.finish_reason != "abort"
+        ]
+        self.prefix = self._prefix_now()
+        if self.case.get("kv_events"):
+            record["kv_events"] = [event_to_json(event) for event in self.scheduler.kv_cache.take_events()]
+
+    def _log_state(self, record: dict[str, Any]) -> None:
+        pool = self.scheduler.kv_cache.pool
+        record["running"] = [request.request_id for request in self.scheduler.running]
+        record["waiting"] = [request.request_id for request in self.scheduler.waiting]
+        record["free_blocks"] = pool.num_free_blocks
+        self._log_free_queue("free_queue", record)
+        record["map_entries"] = pool.num_cached_keys
+        record["hashed_blocks"] = pool.num_hashed_blocks
+        record["prefix"] = dict(self.prefix)
+        if self.case.get("kv_events"):
+            record.setdefault("kv_events", [])
+
+    def _log_free_queue(self, field: str, record: dict[str, Any]) -> None:
+        mode = self.case.get("log_free_queue", "digest")
+        if mode == "none":
+            return
+        queue = self.scheduler.kv_cache.pool.free_queue()
+        data = b"".join(block.to_bytes(4, "little") for block in queue)
+        record[field] = queue if mode == "full" else zlib.crc32(data)
+
+    def _prefix_now(self) -> dict[str, int]:
+        counts = asdict(self.scheduler.statistics.prefix_cache)
+        del counts["requests_with_hit"]
+        return counts
+
+
+def event_to_json(event: KVEvent) -> dict[str, Any]:
+    """A KV event as the oracle logs it."""
+    return json.loads(json.dumps({"type": type(event).__name__} | asdict(event)))
+
+
+def _step_of(line: dict[str, Any]) -> int:
+    return int(line.get("arrival_step", line.get("step", 0)))
+
+
+def run_case(case: dict[str, Any], lines: list[dict[str, Any]], *, check: bool = False) -> Iterator[dict[str, Any]]:
+    """Log records of our engine for a case. Raises UnsupportedCase."""
+    return CaseRun(case, lines, check=check).run()
+
+
+__all__ = ["RequestStatus", "UnsupportedCase", "read_jsonl", "run_case"]
