@@ -26,15 +26,17 @@ class RequestRecord:
 
     * ``token_ids``: the tokens themselves (``len(token_ids) == prompt_tokens``);
     * ``hash_ids`` with ``hash_block_tokens``: id ``i`` names the *whole prefix* that ends with the prompt's
-      ``i``-th stretch of ``hash_block_tokens`` tokens (chained, as in Mooncake's traces). Tokens behind the last
-      id are private to the request. Ids are opaque ints; equal ids mean equal prefixes;
+      ``i``-th stretch of ``hash_block_tokens`` tokens (chained, as in Mooncake's traces). Tokens behind the
+      last id are private to the request. Ids are opaque ints; equal ids mean equal prefixes;
     * neither: only the length is known, so nothing can be said about prefix hits.
 
     The output is known by length and, when ``output_token_ids`` is given, by content.
 
-    ``arrival_ns`` counts from the start of the workload. A record with ``think_time_ns`` is a later turn of its
-    ``session``: it arrives that long after the session's previous turn *completed* and ``arrival_ns`` is only the
-    time at which the trace saw it. ``source`` names where it was read, as ``file:line``, for error messages.
+    ``arrival_ns`` counts from the start of the workload. A record with ``think_time_ns`` is a later turn of
+    its
+    ``session``: it arrives that long after the session's previous turn *completed* and ``arrival_ns`` is
+    only the time at which the trace saw it. ``source`` names where it was read, as ``file:line``, for error
+    messages.
     """
 
     request_id: str

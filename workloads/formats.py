@@ -1,0 +1,81 @@
+"""The formats that can be read, and how a file's format is recognised from its first line."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from workloads.azure import AzureReader
+from workloads.errors import WorkloadError
+from workloads.llmservingsim import LLMServingSimReader
+from workloads.mooncake import MooncakeReader
+from workloads.native import NativeReader
+from workloads.reader import Reader, names_in
+from workloads.text_lines import text_lines
+from workloads.workload import Workload
+
+FORMATS: dict[str, type[Reader]] = {
+    reader.name: reader for reader in (NativeReader, MooncakeReader, AzureReader, LLMServingSimReader)
+}
+"""Every readable format by name, in the order in which they are tried."""
+
+_FIRST_LINES = 8
+
+
+def open_workload(
+    path: str | os.PathLike[str], format_name: str | None = None, **reader_options: Any
+) -> Workload:
+    """Open the workload file ``path``.
+
+    The format is recognised from the content, not from the name, unless ``format_name`` forces one of
+    `FORMATS`.
+    ``reader_options`` are the settings of the format's reader (`MooncakeReader` has some). Reads the whole
+    file once, one request at a time. Raises `WorkloadError` when the format is not known or does not take
+    the options, when the file cannot be read, at the first bad row, and when there are no requests.
+    """
+    path = Path(path)
+    if format_name is not None:
+        return Workload.of(path, _reader(format_name, reader_options))
+    first_lines = [text for _, text in islice(text_lines(path), _FIRST_LINES)]
+    if not first_lines:
+        raise WorkloadError(str(path), "expected at least one request, found none")
+    for name, reader_type in FORMATS.items():
+        reader = _reader(name, reader_options if _takes(reader_type, reader_options) else {})
+        if reader.recognises(first_lines):
+            return Workload.of(path, _reader(name, reader_options))
+    raise WorkloadError(str(path), _unknown(first_lines[0]))
+
+
+def _takes(reader_type: type[Reader], options: dict[str, Any]) -> bool:
+    return options.keys() <= _settings(reader_type)
+
+
+def _settings(reader_type: type[Reader]) -> set[str]:
+    return {field.name for field in fields(reader_type)}  # type: ignore[arg-type]
+
+
+def _reader(name: str, options: dict[str, Any]) -> Reader:
+    if name not in FORMATS:
+        near = get_close_matches(name, FORMATS, n=1, cutoff=0)[0]
+        raise WorkloadError(
+            "", f"unknown format {name!r}, expected one of {', '.join(FORMATS)}; nearest: {near}"
+        )
+    for option in options:
+        if option not in _settings(FORMATS[name]):
+            raise WorkloadError("", f"format {name} has no setting {option!r}")
+    return FORMATS[name](**options)
+
+
+def _unknown(first_line: str) -> str:
+    """Which formats there are, and what the nearest one would have needed."""
+    names = names_in(first_line)
+    wanted = {name: reader_type().first_line_names for name, reader_type in FORMATS.items()}
+    nearest = max(wanted, key=lambda name: len(wanted[name] & names) / len(wanted[name]))
+    missing = ", ".join(sorted(wanted[nearest] - names))
+    found = len(wanted[nearest] & names)
+    hint = f"; nearest: {nearest}, but its first line lacks {missing}" if found else ""
+    return f"not a known workload format, expected one of {', '.join(FORMATS)}{hint}"

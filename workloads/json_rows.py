@@ -1,0 +1,106 @@
+"""Rows of a JSON-lines file, with getters that check a value and name file, line and key when it is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from pathlib import Path
+from typing import Any
+
+from workloads.errors import WorkloadError
+from workloads.text_lines import text_lines
+
+LAST_NS = 2**63 - 1
+"""The latest arrival that a workload may have, in ns."""
+
+_EXACT = Context(prec=100, traps=[])
+_UNIT_NAMES = {1: "ns", 10**3: "us", 10**6: "ms", 10**9: "s"}
+
+
+def shown(value: object) -> str:
+    """``value`` as an error message shows it: on one line and not too long."""
+    text = str(value) if isinstance(value, Decimal) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a finite number")
+
+
+_decode = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant).decode
+
+
+class JsonRow:
+    """One JSON object of a file. ``source`` is ``file:line``; decimal numbers are `Decimal`, hence exact."""
+
+    __slots__ = ("source", "values")
+
+    def __init__(self, source: str, values: dict[str, Any]) -> None:
+        self.source = source
+        self.values = values
+
+    def error(self, key: str, message: str) -> WorkloadError:
+        return WorkloadError(self.source, f"{key}: {message}")
+
+    def required(self, key: str) -> Any:
+        """The value of ``key``; raises `WorkloadError` when the key is missing."""
+        try:
+            return self.values[key]
+        except KeyError:
+            raise self.error(key, "expected this key, but it is missing") from None
+
+    def integer(self, key: str, minimum: int | None = None) -> int:
+        """The int under ``key``, at least ``minimum``."""
+        value = self.required(key)
+        if type(value) is not int or (minimum is not None and value < minimum):
+            wanted = "an integer" if minimum is None else f"an integer of at least {minimum}"
+            raise self.error(key, f"expected {wanted}, got {shown(value)}")
+        return value
+
+    def text(self, key: str) -> str:
+        """The string under ``key``."""
+        value = self.required(key)
+        if not isinstance(value, str):
+            raise self.error(key, f"expected a string, got {shown(value)}")
+        return value
+
+    def time_ns(self, key: str, unit_ns: int) -> int:
+        """The time under ``key``, counted there in units of ``unit_ns``, as whole ns (ties to even)."""
+        value = self.required(key)
+        if type(value) not in (int, Decimal) or value < 0 or value > LAST_NS:
+            unit = _UNIT_NAMES.get(unit_ns, f"units of {unit_ns} ns")
+            raise self.error(key, f"expected a time of 0 or more {unit}, got {shown(value)}")
+        if type(value) is int:
+            time_ns = value * unit_ns
+        else:
+            time_ns = int(_EXACT.multiply(value, Decimal(unit_ns)).to_integral_value(ROUND_HALF_EVEN, _EXACT))
+        if time_ns > LAST_NS:
+            raise self.error(key, f"expected at most {LAST_NS} ns (292 years), got {shown(value)}")
+        return time_ns
+
+    def integers(self, key: str, minimum: int | None = None) -> list[int]:
+        """The list of ints under ``key``, each at least ``minimum``."""
+        ids = self.required(key)
+        if not isinstance(ids, list):
+            raise self.error(key, f"expected a list of integers, got {shown(ids)}")
+        for index, value in enumerate(ids) if set(map(type, ids)) - {int} else ():
+            if type(value) is not int:
+                raise self.error(f"{key}[{index}]", f"expected an integer, got {shown(value)}")
+        if minimum is not None and ids and min(ids) < minimum:
+            raise self.error(key, f"expected integers of at least {minimum}, got {min(ids)}")
+        return ids
+
+
+def json_rows(path: Path) -> Iterator[JsonRow]:
+    """Yield the JSON objects of ``path``, one a line. Raises `WorkloadError` on a line that is not one."""
+    for number, text in text_lines(path):
+        source = f"{path}:{number}"
+        try:
+            values = _decode(text)
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", None) or str(error)
+            raise WorkloadError(source, f"malformed JSON: {reason}") from None
+        if not isinstance(values, dict):
+            raise WorkloadError(source, f"expected a JSON object, got {shown(values)}")
+        yield JsonRow(source, values)

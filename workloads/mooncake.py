@@ -1,0 +1,129 @@
+"""Mooncake's JSON-lines traces (FAST'25), and other files of the same shape.
+
+``{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, ...]}``: milliseconds
+from the start; one id per started 512 tokens of the prompt, chained, so that an id names the whole prefix
+up to its end. Source: https://github.com/kvcache-ai/Mooncake, ``FAST25-release/traces``.
+
+The settings are those of ``vllm bench serve --dataset-name timed_trace``, but with Mooncake's values as
+defaults; vLLM's own (16 tokens an id, seconds) misread a Mooncake file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from workloads.json_rows import JsonRow, json_rows, shown
+from workloads.reader import Reader
+from workloads.request_record import RequestRecord
+
+MOONCAKE_HASH_BLOCK_TOKENS = 512
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MooncakeReader(Reader):
+    """Reads Mooncake traces.
+
+    ``hash_block_tokens``: tokens that one id stands for (vLLM: ``--timed-trace-chunk-hash-size``).
+    ``time_unit_ns``: ns in one unit of the timestamps (``--timed-trace-sec-multiplier`` times 10^9).
+    ``*_key``: names of the four keys (``--timed-trace-label-*``).
+
+    Ids are ints of any size or strings; each becomes the number of ids first seen before it in the file, so
+    that equal ids stay equal. Rows without ids know only their lengths. ``request_id``, ``session_id`` and
+    ``priority`` are kept, other keys are ignored. Every row is a whole prompt: rows of multi-turn variants,
+    whose later turns give only the new tokens, are refused.
+    """
+
+    name: ClassVar[str] = "mooncake"
+
+    hash_block_tokens: int = MOONCAKE_HASH_BLOCK_TOKENS
+    time_unit_ns: int = MILLISECOND_NS
+    timestamp_key: str = "timestamp"
+    input_length_key: str = "input_length"
+    output_length_key: str = "output_length"
+    hash_ids_key: str = "hash_ids"
+
+    @property
+    def first_line_names(self) -> frozenset[str]:
+        return frozenset((self.timestamp_key, self.input_length_key, self.output_length_key))
+
+    def read(self, path: Path) -> Iterator[RequestRecord]:
+        dense_ids: dict[int | str, int] = {}
+        for index, row in enumerate(json_rows(path)):
+            self._refuse_variants(row)
+            prompt_tokens = row.integer(self.input_length_key, minimum=1)
+            hash_ids = self._hash_ids(row, prompt_tokens)
+            yield RequestRecord(
+                request_id=row.text("request_id") if "request_id" in row.values else str(index),
+                arrival_ns=row.time_ns(self.timestamp_key, self.time_unit_ns),
+                prompt_tokens=prompt_tokens,
+                output_tokens=row.integer(self.output_length_key, minimum=0),
+                hash_ids=None
+                if hash_ids is None
+                else [dense_ids.setdefault(hash_id, len(dense_ids)) for hash_id in hash_ids],
+                hash_block_tokens=None if hash_ids is None else self.hash_block_tokens,
+                priority=row.integer("priority") if "priority" in row.values else 0,
+                session=row.text("session_id") if "session_id" in row.values else None,
+                source=row.source,
+            )
+
+    def _refuse_variants(self, row: JsonRow) -> None:
+        values = row.values
+        if "delay" in values or ("session_id" in values and self.timestamp_key not in values):
+            raise row.error(
+                "delay" if "delay" in values else self.timestamp_key,
+                "a row of the multi-turn Mooncake variant of AIPerf and Dynamo (later turns give only their new "
+                "tokens), which is not supported yet",
+            )
+        if "dependencies" in values or "not_before_ms" in values:
+            raise row.error(
+                "dependencies" if "dependencies" in values else "not_before_ms",
+                "a row of Dynamo's agentic Mooncake variant, which is not supported yet",
+            )
+        if "chat_id" in values and (self.hash_block_tokens, self.time_unit_ns) != (16, SECOND_NS):
+            raise row.error(
+                "chat_id",
+                "a row of a Qwen-Bailian trace, which counts seconds and 16-token ids: "
+                f"read it with hash_block_tokens=16, time_unit_ns={SECOND_NS}",
+            )
+
+    def _hash_ids(self, row: JsonRow, prompt_tokens: int) -> list[int | str] | None:
+        key = self.hash_ids_key
+        ids: Any = row.values.get(key)
+        if ids is None:
+            return None
+        if not isinstance(ids, list):
+            raise row.error(key, f"expected a list, got {shown(ids)}")
+        if set(map(type, ids)) - {int, str}:
+            wrong = next(hash_id for hash_id in ids if type(hash_id) not in (int, str))
+            raise row.error(key, f"expected integers or strings, got {shown(wrong)}")
+        expected = -(-prompt_tokens // self.hash_block_tokens)
+        if len(ids) != expected:
+            message = (
+                f"expected ceil({prompt_tokens}/{self.hash_block_tokens}) = {expected} ids, got {len(ids)}"
+            )
+            if len(ids) == -(-prompt_tokens // MOONCAKE_HASH_BLOCK_TOKENS):
+                message += (
+                    f" = ceil({prompt_tokens}/{MOONCAKE_HASH_BLOCK_TOKENS}): this looks like a Mooncake trace, "
+                    f"read it with hash_block_tokens={MOONCAKE_HASH_BLOCK_TOKENS}"
+                )
+            raise row.error(key, message)
+        return ids
+
+    def doubt(self, num_requests: int, span_ns: int) -> str | None:
+        """Milliseconds read as seconds stretch an hour of trace to weeks with minutes between requests."""
+        if (
+            self.time_unit_ns == SECOND_NS
+            and span_ns > 86_400 * SECOND_NS
+            and span_ns > num_requests * 60 * SECOND_NS
+        ):
+            return (
+                f"the trace spans {span_ns / SECOND_NS / 86_400:.1f} days with "
+                f"{span_ns / SECOND_NS / num_requests:.0f} s between requests: its timestamps may be milliseconds, "
+                f"as Mooncake's are; read it with time_unit_ns={MILLISECOND_NS}"
+            )
+        return None
