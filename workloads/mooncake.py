@@ -56,15 +56,16 @@ class MooncakeReader(Reader):
         for index, row in enumerate(json_rows(path)):
             self._refuse_variants(row)
             prompt_tokens = row.integer(self.input_length_key, minimum=1)
-            hash_ids = self._hash_ids(row, prompt_tokens)
+            names = self._hash_ids(row, prompt_tokens)
+            hash_ids = (
+                None if names is None else [dense_ids.setdefault(name, len(dense_ids)) for name in names]
+            )
             yield RequestRecord(
                 request_id=row.text("request_id") if "request_id" in row.values else str(index),
                 arrival_ns=row.time_ns(self.timestamp_key, self.time_unit_ns),
                 prompt_tokens=prompt_tokens,
                 output_tokens=row.integer(self.output_length_key, minimum=0),
-                hash_ids=None
-                if hash_ids is None
-                else [dense_ids.setdefault(hash_id, len(dense_ids)) for hash_id in hash_ids],
+                hash_ids=hash_ids,
                 hash_block_tokens=None if hash_ids is None else self.hash_block_tokens,
                 priority=row.integer("priority") if "priority" in row.values else 0,
                 session=row.text("session_id") if "session_id" in row.values else None,
@@ -73,16 +74,13 @@ class MooncakeReader(Reader):
 
     def _refuse_variants(self, row: JsonRow) -> None:
         values = row.values
-        if "delay" in values or ("session_id" in values and self.timestamp_key not in values):
+        if "dependencies" in values:
+            raise row.error("dependencies", "a row of Dynamo's agentic Mooncake, which is not supported yet")
+        if "delay" in values or self.timestamp_key not in values:
             raise row.error(
                 "delay" if "delay" in values else self.timestamp_key,
-                "a row of the multi-turn Mooncake variant of AIPerf and Dynamo (later turns give only their new "
-                "tokens), which is not supported yet",
-            )
-        if "dependencies" in values or "not_before_ms" in values:
-            raise row.error(
-                "dependencies" if "dependencies" in values else "not_before_ms",
-                "a row of Dynamo's agentic Mooncake variant, which is not supported yet",
+                f"{'found' if 'delay' in values else 'missing'}, as in the multi-turn Mooncake of AIPerf and "
+                "Dynamo, whose later turns give only their new tokens; it is not supported yet",
             )
         if "chat_id" in values and (self.hash_block_tokens, self.time_unit_ns) != (16, SECOND_NS):
             raise row.error(
@@ -103,27 +101,22 @@ class MooncakeReader(Reader):
             raise row.error(key, f"expected integers or strings, got {shown(wrong)}")
         expected = -(-prompt_tokens // self.hash_block_tokens)
         if len(ids) != expected:
-            message = (
-                f"expected ceil({prompt_tokens}/{self.hash_block_tokens}) = {expected} ids, got {len(ids)}"
-            )
+            quotient = f"ceil({prompt_tokens}/{self.hash_block_tokens})"
+            message = f"expected {quotient} = {expected} ids, got {len(ids)}"
             if len(ids) == -(-prompt_tokens // MOONCAKE_HASH_BLOCK_TOKENS):
                 message += (
-                    f" = ceil({prompt_tokens}/{MOONCAKE_HASH_BLOCK_TOKENS}): this looks like a Mooncake trace, "
-                    f"read it with hash_block_tokens={MOONCAKE_HASH_BLOCK_TOKENS}"
+                    f" = ceil({prompt_tokens}/{MOONCAKE_HASH_BLOCK_TOKENS}): this looks like a "
+                    f"Mooncake trace, read it with hash_block_tokens={MOONCAKE_HASH_BLOCK_TOKENS}"
                 )
             raise row.error(key, message)
         return ids
 
     def doubt(self, num_requests: int, span_ns: int) -> str | None:
         """Milliseconds read as seconds stretch an hour of trace to weeks with minutes between requests."""
-        if (
-            self.time_unit_ns == SECOND_NS
-            and span_ns > 86_400 * SECOND_NS
-            and span_ns > num_requests * 60 * SECOND_NS
-        ):
-            return (
-                f"the trace spans {span_ns / SECOND_NS / 86_400:.1f} days with "
-                f"{span_ns / SECOND_NS / num_requests:.0f} s between requests: its timestamps may be milliseconds, "
-                f"as Mooncake's are; read it with time_unit_ns={MILLISECOND_NS}"
-            )
-        return None
+        span_s = span_ns / SECOND_NS
+        if self.time_unit_ns != SECOND_NS or span_s < 86_400 or span_s < 60 * num_requests:
+            return None
+        return (
+            f"the trace spans {span_s / 86_400:.1f} days, {span_s / num_requests:.0f} s between requests: "
+            f"its timestamps may be milliseconds, as Mooncake's are (time_unit_ns={MILLISECOND_NS})"
+        )

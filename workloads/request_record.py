@@ -33,10 +33,10 @@ class RequestRecord:
     The output is known by length and, when ``output_token_ids`` is given, by content.
 
     ``arrival_ns`` counts from the start of the workload. A record with ``think_time_ns`` is a later turn of
-    its
-    ``session``: it arrives that long after the session's previous turn *completed* and ``arrival_ns`` is
-    only the time at which the trace saw it. ``source`` names where it was read, as ``file:line``, for error
-    messages.
+    its ``session``: it arrives that long after the session's previous turn *completed*, and ``arrival_ns`` is
+    only the time at which the trace saw it. Only the simulator can tell whether two requests with equal
+    ``request_id`` are in flight together, so it decides on them. ``source`` names where the record was read,
+    as ``file:line``, for error messages.
     """
 
     request_id: str

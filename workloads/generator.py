@@ -1,0 +1,123 @@
+"""A synthetic workload: conversations that share system prompts, with every token known."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads.arrivals import arrivals_ns, check_rate
+from workloads.distributions import Constant, Distribution
+from workloads.request_record import RequestRecord
+
+_ONE, _NONE = Constant(1), Constant(0)
+_STARTS, _SYSTEM_PROMPT, _CONVERSATION = range(3)
+"""Streams of random numbers: one for starts and turn counts, one per system prompt, one per conversation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemPrompts:
+    """``number`` shared system prompts; prompt ``k`` (from 0) is chosen with weight ``1 / (k + 1) **
+    zipf_exponent``.
+
+    Exponent 0 makes all equally popular.
+    """
+
+    number: int
+    length_tokens: Distribution
+    zipf_exponent: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticWorkload:
+    """Describes a workload and yields its requests, in order of arrival, as often as it is iterated.
+
+    Conversations start as a gamma process (`workloads.arrivals`). Each has a system prompt, if there are
+    any, and
+    ``turns`` turns. The prompt of a turn is the previous turn's prompt, its output and new user tokens, so
+    a prefix cache can hit all but the last of them. A later turn has ``think_time_ns``; its ``arrival_ns``
+    is nominal, as if every answer took no time. The last conversation is cut short at ``num_requests``.
+
+    All random numbers come from ``seed`` through numpy's `default_rng`, with a stream of its own for each
+    conversation: equal descriptions yield equal requests.
+    """
+
+    num_requests: int
+    conversations_per_s: float
+    user_tokens: Distribution
+    output_tokens: Distribution
+    burstiness: float = 1.0
+    system_prompts: SystemPrompts | None = None
+    turns: Distribution = _ONE
+    think_time_ms: Distribution = _NONE
+    vocabulary_size: int = 32_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_rate(self.conversations_per_s, self.burstiness)
+
+    def __len__(self) -> int:
+        return self.num_requests
+
+    def __iter__(self) -> Iterator[RequestRecord]:
+        rng = np.random.default_rng([self.seed, _STARTS])
+        starts_ns = arrivals_ns(rng, self.conversations_per_s, self.burstiness)
+        system_prompts = self._system_prompts()
+        waiting: list[tuple[int, int, RequestRecord, Iterator[RequestRecord]]] = []
+        next_start_ns, conversation = next(starts_ns), 0
+        num_unplanned = self.num_requests
+        while num_unplanned or waiting:
+            while num_unplanned and (not waiting or next_start_ns <= waiting[0][0]):
+                num_turns = min(num_unplanned, max(1, self.turns.draw(rng)))
+                num_unplanned -= num_turns
+                turns = self._conversation(conversation, next_start_ns, num_turns, system_prompts)
+                heapq.heappush(waiting, (next_start_ns, conversation, next(turns), turns))
+                next_start_ns, conversation = next(starts_ns), conversation + 1
+            _, index, record, turns = heapq.heappop(waiting)
+            yield record
+            later = next(turns, None)
+            if later is not None:
+                heapq.heappush(waiting, (later.arrival_ns, index, later, turns))
+
+    def _conversation(
+        self, index: int, start_ns: int, num_turns: int, system_prompts: list[list[int]]
+    ) -> Iterator[RequestRecord]:
+        rng = np.random.default_rng([self.seed, _CONVERSATION, index])
+        tokens = system_prompts[self._choose_system_prompt(rng)] if system_prompts else []
+        arrival_ns = start_ns
+        for turn in range(num_turns):
+            think_time_ns = self.think_time_ms.draw(rng) * 1_000_000 if turn else None
+            arrival_ns += think_time_ns or 0
+            prompt = tokens + self._random_tokens(rng, self.user_tokens.draw(rng))
+            output = self._random_tokens(rng, self.output_tokens.draw(rng))
+            tokens = prompt + output
+            yield RequestRecord(
+                request_id=f"c{index}t{turn}",
+                arrival_ns=arrival_ns,
+                prompt_tokens=len(prompt),
+                output_tokens=len(output),
+                token_ids=prompt,
+                output_token_ids=output,
+                session=f"c{index}" if num_turns > 1 else None,
+                think_time_ns=think_time_ns,
+                source=f"synthetic:{index + 1}",
+            )
+
+    def _system_prompts(self) -> list[list[int]]:
+        if self.system_prompts is None:
+            return []
+        streams = [
+            np.random.default_rng([self.seed, _SYSTEM_PROMPT, k]) for k in range(self.system_prompts.number)
+        ]
+        return [self._random_tokens(rng, self.system_prompts.length_tokens.draw(rng)) for rng in streams]
+
+    def _choose_system_prompt(self, rng: np.random.Generator) -> int:
+        assert self.system_prompts is not None
+        weights = 1.0 / np.arange(1, self.system_prompts.number + 1) ** self.system_prompts.zipf_exponent
+        return int(np.searchsorted(np.cumsum(weights), rng.random() * weights.sum(), side="right"))
+
+    def _random_tokens(self, rng: np.random.Generator, number: int) -> list[int]:
+        tokens: list[int] = rng.integers(self.vocabulary_size, size=number).tolist()
+        return tokens
