@@ -23,7 +23,7 @@ class SizingError(ValueError):
 class CacheLayer:
     """A layer with the block size that it is cut into.
 
-    A page is one layer's share of one block: ``data_bytes`` of it hold keys, values or states and the rest, up
+    A page is one layer's share of one block: ``data_bytes`` of it hold keys, values or states; the rest, up
     to ``page_bytes``, is padding.
     """
 
@@ -57,8 +57,8 @@ class CacheLayer:
 class CacheGroup:
     """Layers with one block table in common.
 
-    ``layer_indices`` number the layers of all pipeline ranks in order; ``layers`` are those layers. All have the
-    same block size and window; pages differ only in the one-group case.
+    ``layer_indices`` number the layers of all pipeline ranks in order; ``layers`` are those layers. All have
+    the same block size and window; pages differ only in the one-group case.
     """
 
     layer_indices: tuple[int, ...]
@@ -99,11 +99,13 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def plan_groups(layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: bool = False) -> list[CacheGroup]:
+def plan_groups(
+    layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: bool = False
+) -> list[CacheGroup]:
     """The groups that vLLM makes of ``layers``, which belong to all pipeline ranks in order.
 
-    Equal layers, or layers of one kind with different pages, make one group. Otherwise pages are made equal and
-    each kind is dealt out to groups of one size. SizingError: layers that cannot share a pool.
+    Equal layers, or layers of one kind with different pages, make one group. Otherwise pages are made equal
+    and each kind is dealt out to groups of one size. SizingError: layers that cannot share a pool.
     """
     layers = list(layers)
     if not layers:
@@ -124,7 +126,16 @@ def _windows_as_full(layers: list[CacheLayer]) -> list[CacheLayer]:
     for kind in ("sliding_window", "chunked_local"):
         if len({layer.spec.window_tokens for layer in layers if layer.kind == kind}) > 1:
             raise SizingError("without the hybrid KV cache manager all windows must have the same size")
-    return [replace(x, spec=replace(x.spec, kind="full", window_tokens=None)) for x in layers]
+    block_sizes = {layer.block_size for layer in layers if layer.kind == "full"}
+    if len(block_sizes) > 1:
+        raise SizingError("without the hybrid KV cache manager full attention must have one block size")
+    return [_as_full(layer, *block_sizes) for layer in layers]
+
+
+def _as_full(layer: CacheLayer, block_size: int) -> CacheLayer:
+    page_bytes = layer.page_bytes * block_size // layer.block_size
+    spec = replace(layer.spec, kind="full", window_tokens=None)
+    return CacheLayer(spec, block_size, data_bytes=page_bytes, page_bytes=page_bytes)
 
 
 def _is_one_kind(layers: list[CacheLayer]) -> bool:

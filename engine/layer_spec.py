@@ -16,7 +16,7 @@ KV_CACHE_DTYPES = ("auto", *_KV_CACHE_DTYPE_BYTES, "fp8_ds_mla")
 """Cache formats whose bytes per token are known; every other one is refused by name."""
 
 _FP8_DS_MLA_TOKEN_BYTES = 656
-"""DeepSeek's sparse MLA format: 512 fp8 values, 4 float32 scales, 64 bfloat16 rope values (FlashMLA README)."""
+"""DeepSeek's fp8 MLA format: 512 fp8 values, 4 float32 scales, 64 bfloat16 rope values (FlashMLA README)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,9 @@ class LayerSpec:
         """
         if kv_cache_dtype == "fp8_ds_mla":
             if not self.is_latent or self.head_size != 576:
-                raise ValueError("kv_cache_dtype fp8_ds_mla needs an MLA model with a latent of 512 + 64 values")
+                raise ValueError(
+                    "kv_cache_dtype fp8_ds_mla needs an MLA model with a latent of 512 + 64 values"
+                )
             return _FP8_DS_MLA_TOKEN_BYTES
         name = model_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
         if name not in _KV_CACHE_DTYPE_BYTES:

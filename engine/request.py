@@ -47,10 +47,10 @@ class Request:
         "eos_token_id",
         "finish_message",
         "finish_reason",
+        "is_deferred",
         "is_prefill_chunk",
         "lora",
         "max_tokens",
-        "min_tokens",
         "num_computed_tokens",
         "num_highest_computed_tokens",
         "num_in_flight_samples",
@@ -77,7 +77,6 @@ class Request:
         lora: LoraAdapter | None = None,
         eos_token_id: int | None = None,
         stop_token_ids: frozenset[int] = frozenset(),
-        min_tokens: int = 0,
     ) -> None:
         """``eos_token_id`` None means that end-of-sequence is ignored. A smaller ``priority`` goes first."""
         self.request_id = request_id
@@ -89,7 +88,6 @@ class Request:
         self.lora = lora
         self.eos_token_id = eos_token_id
         self.stop_token_ids = stop_token_ids
-        self.min_tokens = min_tokens
         self.status = RequestStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.finish_message = ""
@@ -106,6 +104,8 @@ class Request:
         """How many of these will be thrown away (forced reset of the prefix cache)."""
         self.is_prefill_chunk = False
         """Whether the latest scheduled step ends before the last known token, and so samples nothing."""
+        self.is_deferred = False
+        """Whether admission passed over the request (LoRA limit, output in flight) and has not come back to it."""
         self.num_preemptions = 0
         self.block_keys: list[int] = []
         self.block_tables: list[list[int]] = []

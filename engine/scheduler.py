@@ -36,6 +36,8 @@ class Scheduler:
         self._finished_since_step: list[Request] = []
         self._ended: list[Request] = []
         self._preempted_since_step: list[Request] = []
+        self._steps_to_hold_prefill = 0
+        self._backlog_after_prefill = False
         self._max_running = config.max_num_active_seqs or config.max_num_seqs
 
     # ---------------------------------------------------------------- requests come and go
@@ -98,21 +100,23 @@ class Scheduler:
         step.preempted, self._preempted_since_step = self._preempted_since_step, []
         num_preempted_before = len(step.preempted)
         chunk_limit = self._chunk_limit()
-        self._schedule_running(step, chunk_limit)
+        hold_prefill = self._holds_prefill()
+        self._schedule_running(step, chunk_limit, hold_prefill)
         if len(step.preempted) == num_preempted_before:
-            self._schedule_waiting(step, chunk_limit)
+            self._schedule_waiting(step, chunk_limit, hold_prefill)
+        self._pace_prefill(step)
         if not step.requests and not self.config.vllm_strict:
             self._reject_stuck_head()
         step.finished, self._finished_since_step = self._finished_since_step, []
         self._advance(step)
         return step
 
-    def _schedule_running(self, step: Step, chunk_limit: int) -> None:
+    def _schedule_running(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
         index = 0
         while index < len(self.running) and step.total_tokens < self.config.token_budget:
             request = self.running[index]
             num_new_tokens = self._num_tokens_to_run(request, step, chunk_limit)
-            if num_new_tokens <= 0:
+            if num_new_tokens <= 0 or (hold_prefill and request.is_prefill_chunk):
                 index += 1
                 continue
             new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
@@ -135,13 +139,14 @@ class Scheduler:
             if any(new_blocks):
                 step.new_blocks.append((request, new_blocks))
 
-    def _schedule_waiting(self, step: Step, chunk_limit: int) -> None:
+    def _schedule_waiting(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
         skipped = []
         while self.waiting and step.total_tokens < self.config.token_budget:
             if len(self.running) >= self._max_running:
                 break
             request = self.waiting.peek()
             if self._must_skip(request):
+                request.is_deferred = True
                 skipped.append(self.waiting.pop())
                 continue
             if not self.config.vllm_strict and not self.kv_cache.fits_empty_pool(request.num_tokens):
@@ -150,6 +155,8 @@ class Scheduler:
                 continue
             hit = self.kv_cache.find_hit(request)
             num_new_tokens = request.num_tokens - hit.num_tokens
+            if hold_prefill and num_new_tokens > 1:
+                break
             if 0 < chunk_limit < num_new_tokens:
                 num_new_tokens = chunk_limit
             budget = self.config.token_budget - step.total_tokens
@@ -170,6 +177,30 @@ class Scheduler:
             self._admit(step, request, hit, num_new_tokens)
         for request in reversed(skipped):
             self.waiting.put_back(request)
+        if self.config.prefill_schedule_interval > 1 and not hold_prefill:
+            self._backlog_after_prefill = any(not request.is_deferred for request in self.waiting)
+
+    def _holds_prefill(self) -> bool:
+        """Whether ``prefill_schedule_interval`` keeps prefill out of this step (spec section 5)."""
+        if self._steps_to_hold_prefill == 0 or self._backlog_after_prefill:
+            return False
+        return any(not request.is_prefill_chunk for request in self.running)
+
+    def _pace_prefill(self, step: Step) -> None:
+        """Count the steps for which prefill is to be held after ``step``."""
+        interval = self.config.prefill_schedule_interval
+        if interval == 1 or not step.requests:
+            return
+        carries_prefill = any(
+            num_tokens > 1 or num_computed_tokens + num_tokens < request.num_tokens
+            for request, num_tokens, num_computed_tokens in zip(
+                step.requests, step.num_tokens, step.num_computed_tokens, strict=True
+            )
+        )
+        if carries_prefill:
+            self._steps_to_hold_prefill = interval - 1
+        elif self._steps_to_hold_prefill:
+            self._steps_to_hold_prefill -= 1
 
     def _chunk_limit(self) -> int:
         """Most tokens that one request may prefill in this step; 0 is no limit (spec section 5)."""
@@ -233,6 +264,7 @@ class Scheduler:
     def _admit(self, step: Step, request: Request, hit: Hit, num_new_tokens: int) -> None:
         resumed = request.status is RequestStatus.PREEMPTED
         request.status = RequestStatus.RUNNING
+        request.is_deferred = False
         request.num_computed_tokens = hit.num_tokens
         self.running.append(request)
         self._add_to_step(step, request, num_new_tokens)
@@ -301,9 +333,8 @@ class Scheduler:
         for token_id in token_ids:
             request.content.append((token_id,))
             request.num_tokens += 1
-            if request.num_output_tokens >= request.min_tokens:
-                if token_id == request.eos_token_id or token_id in request.stop_token_ids:
-                    return FinishReason.STOP
+            if token_id == request.eos_token_id or token_id in request.stop_token_ids:
+                return FinishReason.STOP
             if request.num_tokens >= self.config.max_model_len or request.num_output_tokens >= request.max_tokens:
                 return FinishReason.LENGTH
         return None

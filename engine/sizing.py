@@ -1,4 +1,4 @@
-"""From bytes to blocks: how many blocks fit, and whether one request of the longest length fits (spec section 13)."""
+"""From bytes to blocks: how many fit, and whether a request of the longest length fits (spec section 13)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for 
 class CachePlan:
     """A planned KV cache: the groups, the blocks of every pipeline rank and what follows from them.
 
-    ``num_blocks`` counts the null block. ``block_bytes`` and ``rank_blocks`` have one entry per pipeline rank;
-    the rank with the fewest blocks decides and is ``limiting_rank``.
+    ``num_blocks`` counts the null block. ``block_bytes`` and ``rank_blocks`` have one entry per pipeline
+    rank; the rank with the fewest blocks decides and is ``limiting_rank``.
     """
 
     groups: tuple[CacheGroup, ...]
@@ -44,7 +44,7 @@ class CachePlan:
 
     @property
     def capacity_tokens(self) -> int:
-        """The tokens of vLLM's line "GPU KV cache size": concurrency at the maximum length, times that length."""
+        """The tokens in vLLM's line "GPU KV cache size": concurrency at the maximum length, times it."""
         return int(self.concurrency_at(self.max_model_len) * self.max_model_len)
 
     @property
@@ -83,7 +83,9 @@ def plan_cache(
     for layers in rank_layers:
         block_bytes.append(max(group.bytes_on(first, first + len(layers)) for group in groups))
         first += len(layers)
-    rank_blocks = [bytes_ // per_block for bytes_, per_block in zip(available_bytes, block_bytes, strict=True)]
+    rank_blocks = [
+        bytes_ // per_block for bytes_, per_block in zip(available_bytes, block_bytes, strict=True)
+    ]
     room_bytes = list(available_bytes)
     if num_gpu_blocks_override is not None:
         rank_blocks = [num_gpu_blocks_override] * len(rank_blocks)
@@ -97,8 +99,8 @@ def plan_cache(
             max_model_len = _longest_fit(needed_blocks, room // per_block - 1, max_model_len)
         if max_model_len == 0:
             raise SizingError(
-                "Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. "
-                "Try increasing `gpu_memory_utilization`."
+                "Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single "
+                "token. Try increasing `gpu_memory_utilization`."
             )
     for room, per_block in zip(room_bytes, block_bytes, strict=True):
         _check(needed_blocks, room - per_block, per_block, max_model_len)  # the null block serves nobody
@@ -136,22 +138,28 @@ def _longest_fit(needed_blocks: Callable[[int], int], usable_blocks: int, longes
     return fits
 
 
-def _check(needed_blocks: Callable[[int], int], usable_bytes: int, block_bytes: int, max_model_len: int) -> None:
+def _check(
+    needed_blocks: Callable[[int], int], usable_bytes: int, block_bytes: int, max_model_len: int
+) -> None:
     """vLLM's start-up check of one rank. SizingError with its message."""
     if usable_bytes <= 0:
         raise SizingError(
-            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing "
-            "the engine (this flag also controls CPU memory reservation on the CPU backend, despite its name). " + _SEE
+            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+            "initializing the engine (this flag also controls CPU memory reservation on the CPU backend, "
+            f"despite its name). {_SEE}"
         )
     needed_bytes = needed_blocks(max_model_len) * block_bytes
     if needed_bytes <= usable_bytes:
         return
     longest = _longest_fit(needed_blocks, usable_bytes // block_bytes, max_model_len)
-    hint = f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
+    hint = (
+        f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
+    )
     raise SizingError(
         f"To serve at least one request with the model's max seq len ({max_model_len}), "
-        f"({format_gib(needed_bytes)} GiB KV cache is needed, which is larger than the available KV cache memory "
-        f"({format_gib(usable_bytes)} GiB). {hint}Try increasing `gpu_memory_utilization` (which also controls CPU "
-        "memory on the CPU backend) or decreasing `max_model_len` when initializing the engine. " + _SEE,
+        f"({format_gib(needed_bytes)} GiB KV cache is needed, which is larger than the available KV cache "
+        f"memory ({format_gib(usable_bytes)} GiB). {hint}Try increasing `gpu_memory_utilization` (which also "
+        "controls CPU memory on the CPU backend) or decreasing `max_model_len` when initializing the engine. "
+        + _SEE,
         suggested_max_model_len=longest or None,
     )

@@ -148,7 +148,7 @@ class CaseRun:
             executed = self._iterate(number, record)
             self._log_state(record)
             number += 1
-            if not self.core.has_work() and "scheduled" not in record and "sampled" not in record:
+            if not self.case["async_scheduling"] and "scheduled" not in record:
                 yield record
                 continue
             busy = executed or any(step.total_tokens for step in self.core.in_flight)
@@ -212,7 +212,6 @@ class CaseRun:
             lora=lora,
             eos_token_id=line.get("eos_token_id"),
             stop_token_ids=frozenset(line.get("stop_token_ids", ())),
-            min_tokens=line.get("min_tokens", 0),
         )
 
     # ---------------------------------------------------------------- the log
@@ -243,6 +242,8 @@ class CaseRun:
         self._log_free_queue("free_queue_after_schedule", record)
 
     def _hashes(self, request: Request) -> list[str]:
+        if not self.scheduler.config.enable_prefix_caching:
+            return []
         keys = list(request.block_keys)
         request.content.extend_keys(keys, request.num_tokens // self.scheduler.config.block_size)
         hashes = [self.scheduler.keys.hash_of_key(key) for key in keys]

@@ -1,0 +1,198 @@
+"""Counting the parameters of one decoder layer from the fields of a config.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.layer_spec import LayerKind, LayerSpec
+from engine.model_shape import LayerShape, ModelConfigError
+
+
+class Fields:
+    """The fields of a config.json, read with errors that name the model and the field."""
+
+    def __init__(self, values: dict[str, Any], name: str, model_type: str) -> None:
+        self._values = values
+        self.name = name
+        self.model_type = model_type
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def get(self, key: str) -> Any:
+        """The field, or None."""
+        return self._values.get(key)
+
+    def first(self, *keys: str) -> Any:
+        """The first of several names that has a value; model families name the same thing differently."""
+        return next((self._values[key] for key in keys if self._values.get(key) is not None), None)
+
+    def integer(self, key: str) -> int:
+        """A field that must be there and be a positive whole number."""
+        value = self._values.get(key)
+        if value is None:
+            raise ModelConfigError(f"{self.name}: config.json has no {key}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ModelConfigError(f"{self.name}: {key} must be a positive whole number, not {value!r}")
+        return value
+
+
+def layer_shape(fields: Fields, index: int, kind: LayerKind, window: int | None, dtype: str) -> LayerShape:
+    """Layer number ``index``: its attention or state, and its dense or expert MLP."""
+    hidden = fields.integer("hidden_size")
+    mixer = (
+        _delta_net(fields, hidden)
+        if kind == "mamba"
+        else _latent_attention(fields, hidden)
+        if fields.get("kv_lora_rank")
+        else _attention(fields, hidden, kind, window)
+    )
+    mixer["norm_params"] += int(fields["norms"]) * hidden
+    if not _is_expert_layer(fields, index):
+        width = _dense_width(fields)
+        mixer["sharded_params"] += 3 * hidden * width
+        return LayerShape(**mixer)
+    experts = _num_experts(fields)
+    width = _expert_width(fields)
+    biased = fields.model_type == "gpt_oss"
+    router = hidden * experts + experts * (biased or fields.model_type in ("deepseek_v3", "kimi_k2"))
+    shared = _shared_width(fields)
+    shared_gate = hidden * (fields.get("shared_expert_intermediate_size") is not None)
+    mixer["sharded_params"] += 3 * hidden * shared
+    mixer["norm_params"] += router + shared_gate  # kept in the model's dtype when experts are quantised
+    return LayerShape(
+        **mixer,
+        num_experts=experts,
+        active_experts=int(fields.first("num_experts_per_tok", "experts_per_token") or 1),
+        expert_params=3 * hidden * width + biased * (2 * width + hidden),
+    )
+
+
+def mlp_activation_values(fields: Fields) -> int:
+    """Values per token of the widest MLP: gate and up together, and their product."""
+    dense = 3 * _dense_width(fields)
+    if not _num_experts(fields):
+        return dense
+    chosen = int(fields.first("num_experts_per_tok", "experts_per_token") or 1)
+    width = _expert_width(fields)
+    return max(
+        dense if fields.get("first_k_dense_replace") else 0,
+        chosen * (max(2 * width, fields["hidden_size"]) + width),
+    )
+
+
+def _attention(fields: Fields, hidden: int, kind: LayerKind, window: int | None) -> dict[str, Any]:
+    heads = fields.integer("num_attention_heads")
+    kv_heads = int(fields.get("num_key_value_heads") or heads)
+    head = int(fields.get("head_dim") or hidden // heads)
+    head_v = int(fields.get("v_head_dim") or head)
+    query, key_value = heads * head, kv_heads * (head + head_v)
+    gate = 2 if fields.get("attn_output_gate") else 1
+    sharded = hidden * query * gate + heads * head_v * hidden
+    kv_params = hidden * key_value
+    norm_params = 0
+    if fields.get("attention_bias"):
+        sharded += query * gate + hidden
+        kv_params += key_value
+    elif fields.get("qkv_bias"):
+        sharded += query
+        kv_params += key_value
+    if fields.get("qk_norm"):
+        norm_params += 2 * head
+    if fields.model_type == "gpt_oss":
+        norm_params += heads  # one attention sink per head
+    return {
+        "spec": LayerSpec(kind, kv_heads, head, head_v, window),
+        "query_heads": heads,
+        "attention_width": head + head_v,
+        "prefill_attention_width": head + head_v,
+        "sharded_params": sharded,
+        "kv_params": kv_params,
+        "replicated_params": 0,
+        "norm_params": norm_params,
+    }
+
+
+def _latent_attention(fields: Fields, hidden: int) -> dict[str, Any]:
+    """MLA (DeepSeek-V2 report, section 2.1): the cache holds one latent and one rope key per token."""
+    heads = fields.integer("num_attention_heads")
+    latent, rope = fields.integer("kv_lora_rank"), fields.integer("qk_rope_head_dim")
+    nope, value = fields.integer("qk_nope_head_dim"), fields.integer("v_head_dim")
+    query_latent = int(fields.get("q_lora_rank") or 0)
+    sharded = (query_latent or hidden) * heads * (nope + rope) + latent * heads * (nope + value)
+    return {
+        "spec": LayerSpec("full", 1, latent + rope, is_latent=True),
+        "query_heads": heads,
+        "attention_width": latent + rope + latent,
+        "prefill_attention_width": nope + rope + value,
+        "sharded_params": sharded + heads * value * hidden,
+        "kv_params": 0,
+        "replicated_params": hidden * (query_latent + latent + rope),
+        "norm_params": query_latent + latent,
+    }
+
+
+def _delta_net(fields: Fields, hidden: int) -> dict[str, Any]:
+    """Gated delta net of Qwen3-Next: a convolution state and a matrix per value head."""
+    key_heads, value_heads = fields.integer("linear_num_key_heads"), fields.integer("linear_num_value_heads")
+    key, value = fields.integer("linear_key_head_dim"), fields.integer("linear_value_head_dim")
+    kernel = fields.integer("linear_conv_kernel_dim")
+    conv_width = 2 * key_heads * key + value_heads * value
+    value_width = value_heads * value
+    matrix_values = value_heads * key * value
+    state_dtype = fields.get("mamba_ssm_dtype")
+    in_float32 = state_dtype == "float32"
+    return {
+        "spec": LayerSpec(
+            "mamba",
+            state_values=(kernel - 1) * conv_width + (0 if in_float32 else matrix_values),
+            state_bytes=4 * matrix_values if in_float32 else 0,
+        ),
+        "query_heads": 0,
+        "attention_width": 0,
+        "prefill_attention_width": 0,
+        "sharded_params": hidden * (conv_width + value_width + 2 * value_heads) + value_width * hidden,
+        "kv_params": 0,
+        "replicated_params": 0,
+        "norm_params": conv_width * kernel + 2 * value_heads + value,
+    }
+
+
+def _num_experts(fields: Fields) -> int:
+    return int(fields.first("n_routed_experts", "num_local_experts", "num_experts") or 0)
+
+
+def _expert_width(fields: Fields) -> int:
+    return int(fields.get("moe_intermediate_size") or fields.integer("intermediate_size"))
+
+
+def _dense_width(fields: Fields) -> int:
+    if fields.get("intermediate_size_mlp"):  # Llama 4 names the experts' width intermediate_size
+        return fields.integer("intermediate_size_mlp")
+    return fields.integer("intermediate_size")
+
+
+def _shared_width(fields: Fields) -> int:
+    if fields.model_type == "llama4":
+        return fields.integer("intermediate_size")
+    if fields.get("shared_expert_intermediate_size") is not None:
+        return int(fields["shared_expert_intermediate_size"])
+    return int(fields.get("n_shared_experts") or 0) * _expert_width(fields)
+
+
+def _is_expert_layer(fields: Fields, index: int) -> bool:
+    """Whether layer ``index`` routes to experts; families state it in different ways."""
+    if not _num_experts(fields):
+        return False
+    if fields.get("moe_layers"):
+        return index in fields["moe_layers"]
+    if index < int(fields.get("first_k_dense_replace") or 0) or index in (
+        fields.get("mlp_only_layers") or ()
+    ):
+        return False
+    if fields.model_type == "llama4":
+        return (index + 1) % int(fields.get("interleave_moe_layer_step") or 1) == 0
+    frequency = fields.get("moe_layer_freq")
+    if isinstance(frequency, int):
+        return index % frequency == 0
+    return (index + 1) % int(fields.get("decoder_sparse_step") or 1) == 0

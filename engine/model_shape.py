@@ -1,0 +1,169 @@
+"""A model as sizes: what each layer keeps in the cache, how many weights it has, how much of them a token uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.layer_spec import DTYPE_BYTES, LayerSpec
+
+
+class ModelConfigError(ValueError):
+    """A config.json that cannot be read: one line naming the model, the field and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """Bytes per parameter of a checkpoint: expert matrices, other linear layers, and everything else."""
+
+    name: str
+    expert_bytes: float
+    linear_bytes: float
+    other_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """One decoder layer: its cache and its parameters, counted by how tensor parallelism divides them.
+
+    ``sharded_params`` are divided evenly (query, output, dense and shared-expert matrices), ``kv_params`` by KV
+    heads (at least one head per rank), ``replicated_params`` not at all. ``expert_params`` is one expert of
+    ``num_experts``, of which a token uses ``active_experts``.
+    """
+
+    spec: LayerSpec
+    query_heads: int
+    attention_width: int
+    """Multiply-adds per query head and query-key pair in decode: head size for scores plus that for values."""
+    prefill_attention_width: int
+    """The same in prefill; MLA computes full heads there and works on the latent in decode."""
+    sharded_params: int
+    kv_params: int
+    replicated_params: int
+    norm_params: int = 0
+    num_experts: int = 0
+    active_experts: int = 0
+    expert_params: int = 0
+
+    @property
+    def dense_params(self) -> int:
+        """Parameters that every token uses."""
+        return self.sharded_params + self.kv_params + self.replicated_params + self.norm_params
+
+    @property
+    def total_params(self) -> int:
+        """All parameters of the layer."""
+        return self.dense_params + self.num_experts * self.expert_params
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that one token uses."""
+        return self.dense_params + self.active_experts * self.expert_params
+
+    def dense_params_on_rank(self, tensor_parallel_size: int) -> float:
+        """Parameters of matrices on one rank, experts and norms left out."""
+        heads = max(1, self.spec.num_kv_heads)
+        kv_share = max(1, heads // tensor_parallel_size) / heads
+        return self.sharded_params / tensor_parallel_size + self.kv_params * kv_share + self.replicated_params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A decoder-only language model, as far as memory and arithmetic depend on it.
+
+    ``notes`` are one-line remarks on what was assumed or left out, for the user.
+    """
+
+    name: str
+    dtype: str
+    hidden_size: int
+    vocab_size: int
+    tied_embeddings: bool
+    max_position_tokens: int
+    layers: tuple[LayerShape, ...]
+    weight_format: WeightFormat | None
+    """None: a quantisation whose bytes are not known; the weights must then be given in bytes."""
+    quantization: str | None = None
+    mlp_activation_values: int
+    """Values per token that the widest MLP of the model keeps at once, before tensor parallelism."""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_hf_config(cls, config: dict[str, Any], name: str) -> ModelShape:
+        """Read a Hugging Face config.json. ModelConfigError: what is missing or not understood."""
+        from engine.hf_config import read_hf_config
+
+        return read_hf_config(config, name)
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return len(self.layers)
+
+    @property
+    def embedding_params(self) -> int:
+        """Parameters of the input embedding, and as many of the output head if it is not tied."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def head_params(self) -> int:
+        """Parameters of an output head of its own; 0 if tied to the embedding."""
+        return 0 if self.tied_embeddings else self.embedding_params
+
+    @property
+    def total_params(self) -> int:
+        """All parameters of the language model (no vision tower, no speculative heads)."""
+        layers = sum(layer.total_params for layer in self.layers)
+        return layers + self.embedding_params + self.head_params + self.hidden_size
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that take part in computing one token: experts not chosen are left out."""
+        layers = sum(layer.active_params for layer in self.layers)
+        return layers + self.embedding_params + self.head_params + self.hidden_size
+
+    def token_bytes(self, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1) -> int:
+        """KV cache bytes of one token in all layers of one rank, windows taken as full."""
+        specs = (layer.spec.on_rank(tensor_parallel_size) for layer in self.layers)
+        return sum(spec.token_bytes(kv_cache_dtype, self.dtype) for spec in specs)
+
+    def weight_bytes(self, tensor_parallel_size: int = 1, rank: int = 0, num_ranks: int = 1) -> int:
+        """Bytes of the weights on one tensor-parallel rank of pipeline rank ``rank`` of ``num_ranks``.
+
+        ModelConfigError: a quantisation of unknown size.
+        """
+        fmt = self.weight_format
+        if fmt is None:
+            raise ModelConfigError(
+                f"{self.name}: the size of {self.quantization!r} weights is not known; give it in bytes"
+            )
+        tp = tensor_parallel_size
+        first, end = pipeline_layers(self.num_layers, num_ranks)[rank]
+        total = 0.0
+        for layer in self.layers[first:end]:
+            total += layer.dense_params_on_rank(tp) * fmt.linear_bytes + layer.norm_params * fmt.other_bytes
+            total += layer.num_experts * layer.expert_params / tp * fmt.expert_bytes
+        has_embedding = rank == 0 or (self.tied_embeddings and rank == num_ranks - 1)
+        total += has_embedding * self.embedding_params / tp * fmt.other_bytes
+        total += (rank == num_ranks - 1) * (self.head_params / tp + self.hidden_size) * fmt.other_bytes
+        return round(total)
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Bytes per value of activations."""
+        return DTYPE_BYTES[self.dtype]
+
+
+def pipeline_layers(num_layers: int, num_ranks: int) -> list[tuple[int, int]]:
+    """First and end layer of every pipeline rank.
+
+    A remainder goes, one layer each, to the ranks before the last one, from the back: vLLM spares the last rank,
+    which has the output head. ValueError: more ranks than layers.
+    """
+    if not 1 <= num_ranks <= num_layers:
+        raise ValueError(f"pipeline parallel size must be 1 to {num_layers} (layers), not {num_ranks}")
+    sizes = [num_layers // num_ranks] * num_ranks
+    for back in range(num_layers % num_ranks):
+        sizes[-2 - back] += 1
+    ends = [sum(sizes[: rank + 1]) for rank in range(num_ranks)]
+    return [(end - size, end) for size, end in zip(sizes, ends, strict=True)]

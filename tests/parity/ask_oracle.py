@@ -1,0 +1,58 @@
+"""Make parity cases with the real vLLM's answers: runs under the oracle's own interpreter.
+
+    ask_oracle.py --first SEED --count N --out DIR
+
+Writes N random cases, each as workload, configuration and log, in the layout of golden/. A case that vLLM itself
+refuses or crashes on is not written; its reason is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "oracle"), str(HERE)]
+
+import random_cases  # noqa: E402
+import vllm_oracle  # noqa: E402
+
+
+def write_jsonl(path: Path, records: list) -> None:
+    path.write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
+
+
+def ask(seed: int, folder: Path) -> None:
+    """Write case ``seed``."""
+    config, lines = random_cases.random_case(seed)
+    oracle = vllm_oracle.Oracle(config, [dict(line) for line in lines])
+    records: list = []
+    oracle.run(records.append)
+    name = f"random_{seed}"
+    write_jsonl(folder / f"{name}.workload.jsonl", lines)
+    write_jsonl(folder / f"{name}.log.jsonl", records)
+    (folder / f"{name}.config.json").write_text(json.dumps(oracle.cfg | {"name": name}, indent=1))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--count", type=int, default=10)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    refused = 0
+    for seed in range(options.first, options.first + options.count):
+        try:
+            ask(seed, options.out)
+        except Exception as error:
+            refused += 1
+            print(f"case {seed}: vLLM gave no answer: {type(error).__name__}: {error}"[:300])
+    print(f"{options.count - refused} cases asked, {refused} without an answer")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Random parity cases: configurations and workloads drawn to put the pool and the queues under pressure."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+Case = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def random_case(seed: int) -> Case:
+    """Configuration and workload number ``seed``, in the oracle's format."""
+    rng = random.Random(f"parity/{seed}")
+    block_size = rng.choice((1, 2, 3, 4, 5, 8, 16, 16, 32))
+    max_model_len = rng.choice((64, 128, 200, 512))
+    blocks_of_longest = -(-max_model_len // block_size)
+    num_blocks = 1 + max(2, int(blocks_of_longest * rng.uniform(1.0, 3.0)))
+    config: dict[str, Any] = {
+        "block_size": block_size,
+        "num_blocks": num_blocks,
+        "max_model_len": max_model_len,
+        "max_num_seqs": rng.choice((1, 2, 4, 8, 16, 64)),
+        "max_num_batched_tokens": rng.choice((64, 100, 256, 1024)),
+        "enable_prefix_caching": rng.random() < 0.9,
+        "policy": rng.choice(("fcfs", "fcfs", "priority")),
+        "async_scheduling": rng.random() < 0.5,
+        "watermark": rng.choice((0.0, 0.0, 0.05, 0.3)),
+        "scheduler_reserve_full_isl": rng.random() < 0.6,
+        "long_prefill_token_threshold": rng.choice((0, 0, 0, 8, 24, 70)),
+        "long_prefill_token_threshold_adaptive": rng.random() < 0.2,
+        "arrival_time": rng.choice(("unique", "step")),
+        "kv_events": rng.random() < 0.4,
+        "log_free_queue": "full",
+        "log_tables": rng.random() < 0.3,
+        "log_hashes": rng.random() < 0.3,
+        "hash_algo": rng.choice(("sha256", "sha256", "sha256_cbor", "xxhash", "xxhash_cbor")),
+        "stall_steps": 4,
+        "max_steps": 4000,
+    }
+    config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], config["max_num_seqs"])
+    if config["hash_algo"].startswith("xxhash") or rng.random() < 0.2:
+        config["none_hash_seed"] = str(rng.randrange(100))
+    if rng.random() < 0.15:
+        config["enable_chunked_prefill"] = False
+        config["long_prefill_token_threshold"] = 0
+        config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], max_model_len)
+    if rng.random() < 0.15:
+        config["max_num_scheduled_tokens"] = rng.randint(8, config["max_num_batched_tokens"])
+    if rng.random() < 0.15:
+        config["max_num_active_seqs"] = rng.randint(1, config["max_num_seqs"])
+    if rng.random() < 0.15:
+        config["prefill_schedule_interval"] = rng.randint(2, 5)
+    if rng.random() < 0.2:
+        config["max_loras"] = rng.randint(1, 3)
+    return config, _random_workload(rng, config)
+
+
+def _random_workload(rng: random.Random, config: dict[str, Any]) -> list[dict[str, Any]]:
+    max_model_len = config["max_model_len"]
+    num_requests = rng.randint(8, 40)
+    num_prefixes = rng.randint(1, 5)
+    prefix_tokens = [rng.randint(1, max_model_len // 2) for _ in range(num_prefixes)]
+    vocabulary = rng.choice((3, 32000))
+    salts = rng.choice(((None,), (None, "a", "bob")))
+    adapters = (None, "sql", "chat", "code") if config.get("max_loras") else (None,)
+    ends_early = rng.random() < 0.4
+    per_step = rng.choice((1, 2, 4, 40))
+    twins = rng.random() < 0.25
+    lines: list[dict[str, Any]] = []
+    step = 0
+    for index in range(num_requests):
+        prefix = rng.randrange(num_prefixes)
+        tail = rng.randint(0 if prefix_tokens[prefix] else 1, max_model_len // 3)
+        parts = [{"seed": f"s{prefix}", "len": prefix_tokens[prefix]}]
+        if tail and rng.random() < 0.8:
+            parts.append({"seed": f"u{rng.randrange(6) if twins else index}", "len": tail})
+        prompt_tokens = sum(part["len"] for part in parts)
+        if prompt_tokens >= max_model_len:
+            parts = [{"seed": f"u{index}", "len": max_model_len - 1}]
+        line: dict[str, Any] = {
+            "id": f"r{index}",
+            "arrival_step": step,
+            "prompt_parts": parts,
+            "output_len": rng.choice((1, 2, rng.randint(1, 20), rng.randint(1, max_model_len))),
+        }
+        if config["policy"] == "priority":
+            line["priority"] = rng.randint(-1, 3)
+        if (salt := rng.choice(salts)) is not None:
+            line["cache_salt"] = salt
+        if (adapter := rng.choice(adapters)) is not None:
+            line["lora"] = adapter
+        if ends_early:
+            line["output_token_ids"] = [rng.randrange(vocabulary) for _ in range(line["output_len"])]
+            end = rng.choice(line["output_token_ids"])
+            if rng.random() < 0.5:
+                line["eos_token_id"] = end
+            else:
+                line["stop_token_ids"] = [end]
+            if rng.random() < 0.3:
+                line["min_tokens"] = rng.randint(0, line["output_len"])
+        elif twins:
+            line["output_token_ids"] = [7] * line["output_len"]
+        lines.append(line)
+        if (index + 1) % per_step == 0:
+            step += rng.choice((0, 1, 1, 2, rng.randint(0, 40)))
+    return lines + _random_operations(rng, num_requests, step)
+
+
+def _random_operations(rng: random.Random, num_requests: int, last_step: int) -> list[dict[str, Any]]:
+    operations: list[dict[str, Any]] = []
+    if rng.random() < 0.3:
+        for _ in range(rng.randint(1, 6)):
+            name = f"r{rng.randrange(num_requests)}"
+            operations.append({"op": "abort", "id": name, "step": rng.randint(0, last_step + 30)})
+    if rng.random() < 0.3:
+        for _ in range(rng.randint(1, 3)):
+            operations.append(
+                {
+                    "op": "reset_prefix_cache",
+                    "step": rng.randint(0, last_step + 60),
+                    "reset_running_requests": rng.random() < 0.6,
+                }
+            )
+    return operations
