@@ -1,4 +1,4 @@
-"""A model as sizes: what each layer keeps in the cache, how many weights it has, how much of them a token uses."""
+"""A model as sizes: what its layers keep in the cache, how many weights they have and a token uses."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class WeightFormat:
 class LayerShape:
     """One decoder layer: its cache and its parameters, counted by how tensor parallelism divides them.
 
-    ``sharded_params`` are divided evenly (query, output, dense and shared-expert matrices), ``kv_params`` by KV
-    heads (at least one head per rank), ``replicated_params`` not at all. ``expert_params`` is one expert of
-    ``num_experts``, of which a token uses ``active_experts``.
+    ``sharded_params`` are divided evenly (query, output, dense and shared-expert matrices), ``kv_params`` by
+    KV heads (at least one head per rank), ``replicated_params`` not at all. ``expert_params`` is one expert
+    of ``num_experts``, of which a token uses ``active_experts``.
     """
 
     spec: LayerSpec
     query_heads: int
     attention_width: int
-    """Multiply-adds per query head and query-key pair in decode: head size for scores plus that for values."""
+    """Multiply-adds per query head and query-key pair in decode: head size for scores and for values."""
     prefill_attention_width: int
     """The same in prefill; MLA computes full heads there and works on the latent in decode."""
     sharded_params: int
@@ -157,8 +157,8 @@ class ModelShape:
 def pipeline_layers(num_layers: int, num_ranks: int) -> list[tuple[int, int]]:
     """First and end layer of every pipeline rank.
 
-    A remainder goes, one layer each, to the ranks before the last one, from the back: vLLM spares the last rank,
-    which has the output head. ValueError: more ranks than layers.
+    A remainder goes, one layer each, to the ranks before the last one, from the back: vLLM spares the last
+    rank, which has the output head. ValueError: more ranks than layers.
     """
     if not 1 <= num_ranks <= num_layers:
         raise ValueError(f"pipeline parallel size must be 1 to {num_layers} (layers), not {num_ranks}")
