@@ -7,12 +7,12 @@ from workloads.generator import SyntheticWorkload, SystemPrompts
 
 DEMO_WORKLOAD = SyntheticWorkload(
     num_requests=300,
-    conversations_per_s=6.0,
+    conversations_per_s=12.0,
     system_prompts=SystemPrompts(number=4, length_tokens=Uniform(200, 600), zipf_exponent=1.0),
     turns=Uniform(1, 4),
     user_tokens=LogNormal(median=80, sigma=0.8, low=8, high=800),
-    output_tokens=LogNormal(median=160, sigma=0.6, low=16, high=600),
-    think_time_ms=LogNormal(median=3_000, sigma=0.6, low=500, high=20_000),
+    output_tokens=LogNormal(median=220, sigma=0.6, low=16, high=800),
+    think_time_ms=LogNormal(median=2_000, sigma=0.6, low=500, high=20_000),
 )
 """300 requests of some 120 conversations of one to four turns.
 
