@@ -22,7 +22,6 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     A byte order mark, line ends (LF or CRLF) and blanks around the text are taken off. Raises
     `WorkloadError` when the file cannot be opened, unpacked or decoded.
     """
-    number = 0
     try:
         with open(path, "rb") as file, io.TextIOWrapper(_unpacked(file), encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
@@ -30,11 +29,11 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if text:
                     yield number, text
     except UnicodeDecodeError:
-        raise WorkloadError(f"{path}:{number + 1}", "expected UTF-8 text (plain, gzip or xz)") from None
+        raise WorkloadError(str(path), "expected UTF-8 text (plain, gzip or xz)") from None
     except EOFError:
-        raise WorkloadError(f"{path}:{number + 1}", "the compressed data ends early") from None
+        raise WorkloadError(str(path), "the compressed data ends early") from None
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise WorkloadError(f"{path}:{number + 1}", f"the compressed data is damaged: {error}") from None
+        raise WorkloadError(str(path), f"the compressed data is damaged: {error}") from None
     except OSError as error:
         raise WorkloadError(str(path), f"cannot be read: {error.strerror or error}") from None
 

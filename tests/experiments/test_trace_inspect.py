@@ -1,0 +1,224 @@
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.trace_inspect import InfiniteCache, add_arguments, inspect_workload, run, summarise
+from workloads import ImageSpan, RequestRecord, open_workload, write_workload
+
+TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
+
+
+def facts_of(name, block_size=16):
+    if not (TRACES / name).exists():
+        pytest.skip(f"shared/traces/{name} is not here")
+    return inspect_workload(open_workload(TRACES / name), block_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "block_size", "full_blocks", "hit_blocks", "hit_tokens"),
+    [
+        ("mooncake/conversation_trace.jsonl.gz", 512, 276_491, 105_592, 54_063_104),
+        ("mooncake/conversation_trace.jsonl.gz", 16, 9_044_013, None, 54_097_440),
+        ("mooncake/synthetic_trace.jsonl.gz", 512, 117_888, 77_740, None),
+        ("dynamo/mooncake_tiny.jsonl", 512, 297, 50, None),
+        ("llmservingsim/sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz", 16, 15_942, 1_220, None),
+        ("llmservingsim/sharegpt-qwen3-300-sps10.relabelled.jsonl.gz", 16, 16_034, 1_278, None),
+    ],
+)
+def test_sharing_of_public_traces(name, block_size, full_blocks, hit_blocks, hit_tokens):
+    sharing = facts_of(name, block_size)["sharing"]
+    assert sharing["full_blocks"] == full_blocks
+    assert hit_blocks in (None, sharing["hit_blocks"])
+    assert hit_tokens in (None, sharing["hit_tokens"])
+
+
+def test_statistics_of_the_conversation_trace():
+    facts = facts_of("mooncake/conversation_trace.jsonl.gz")
+    assert (facts["num_requests"], facts["num_distinct_arrivals"], facts["most_at_one_instant"]) == (
+        12_031,
+        1_180,
+        28,
+    )
+    assert (round(facts["requests_per_s"], 2), round(facts["interarrival_cv"], 2)) == (3.40, 3.03)
+    assert facts["input_tokens"]["total"] == 144_793_823
+    assert (
+        round(facts["input_tokens"]["mean"]),
+        facts["input_tokens"]["p50"],
+        facts["input_tokens"]["max"],
+    ) == (
+        12_035,
+        6_909,
+        126_195,
+    )
+    assert facts["prompts_known_by"] == {"tokens": 0, "hash_ids": 12_031, "length": 0}
+
+
+def test_length_only_traces_have_no_hit_rate():
+    facts = facts_of("azure/AzureLLMInferenceTrace_code.csv.gz")
+    assert facts["sharing"] is None
+    assert facts["notes"] == ["no prefix information: the hit rate will be unknown"]
+    assert round(facts["interarrival_cv"], 2) == 13.15
+
+
+@given(st.lists(st.integers(0, 30), min_size=1))
+def test_summary_equals_numpy(values):
+    summary = summarise(Counter(values))
+    assert [summary[name] for name in ("total", "max")] == [sum(values), max(values)]
+    expected = [np.mean(values), *np.percentile(values, [50, 90, 99])]
+    assert [summary[name] for name in ("mean", "p50", "p90", "p99")] == pytest.approx(expected)
+
+
+def blocks_one_by_one(records, block_size):
+    """Sharing as it is defined: a block is the id that holds its last token, and its end inside that id."""
+    seen, results = set(), []
+    for record in records:
+        size = record.hash_block_tokens
+        ends = range(block_size, min(record.prompt_tokens, len(record.hash_ids) * size) + 1, block_size)
+        keys = [(record.hash_ids[(end - 1) // size], (end - 1) % size) for end in ends]
+        found = [key in seen for key in keys]
+        results.append((sum(found), [*found, False].index(False)))
+        seen.update(keys)
+    return results
+
+
+@st.composite
+def chained_prompts(draw):
+    """Prompts cut from one tree of ids: an id has one parent, as in a trace of chained hashes."""
+    id_tokens = draw(st.integers(1, 12))
+    records, ids = [], {}
+    for index in range(draw(st.integers(1, 8))):
+        path = draw(st.lists(st.integers(0, 1), min_size=1, max_size=4))
+        prompt_tokens = id_tokens * (len(path) - 1) + draw(st.integers(1, id_tokens))
+        chain = [ids.setdefault(tuple(path[: end + 1]), len(ids)) for end in range(len(path))]
+        records.append(
+            RequestRecord(
+                request_id=str(index),
+                arrival_ns=0,
+                prompt_tokens=prompt_tokens,
+                output_tokens=1,
+                hash_ids=chain,
+                hash_block_tokens=id_tokens,
+            )
+        )
+    return records
+
+
+@given(chained_prompts(), st.integers(1, 30))
+def test_ids_as_a_whole_equal_blocks_one_by_one(records, block_size):
+    cache = InfiniteCache(block_size)
+    assert [cache.add(record) for record in records] == blocks_one_by_one(records, block_size)
+
+
+def prompt(tokens, **fields):
+    return RequestRecord(
+        request_id="a", arrival_ns=0, prompt_tokens=len(tokens), output_tokens=1, token_ids=tokens, **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "hits"),
+    [
+        ({}, 4),
+        ({"lora_name": "x"}, 0),
+        ({"cache_salt": "x"}, 0),
+        ({"cache_salt": ""}, 4),
+        ({"images": (ImageSpan("x", 5, 2),)}, 1),
+    ],
+)
+@pytest.mark.parametrize("by_ids", [False, True])
+def test_lora_salt_and_images_split_the_cache(fields, hits, by_ids):
+    def record(**fields):
+        if not by_ids:
+            return prompt(list(range(16)), **fields)
+        return RequestRecord(
+            request_id="a",
+            arrival_ns=0,
+            prompt_tokens=16,
+            output_tokens=1,
+            hash_ids=[7, 8],
+            hash_block_tokens=8,
+            **fields,
+        )
+
+    cache = InfiniteCache(4)
+    cache.add(record())
+    assert cache.add(record(**fields)) == (hits, hits)
+    assert cache.add(record(**fields)) == (4, 4)
+
+
+def test_known_outputs_are_cached_but_for_the_last_token():
+    cache = InfiniteCache(2)
+    first = prompt([1, 2], output_token_ids=[3, 4, 5, 6])
+    cache.add(first)
+    assert cache.add(prompt([1, 2, 3, 4, 5, 6])) == (2, 2)
+
+
+def test_the_last_token_of_a_prompt_is_computed(tmp_path):
+    write_workload(tmp_path / "w", [prompt([1, 2, 3, 4]), prompt([1, 2, 3, 4])])
+    sharing = inspect_workload(open_workload(tmp_path / "w"), 2)["sharing"]
+    assert (sharing["hit_blocks"], sharing["hit_tokens"]) == (2, 2)
+
+
+def inspect(*arguments):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def test_text(tmp_path, capsys):
+    path = tmp_path / "w"
+    write_workload(
+        path, [prompt(list(range(20))), prompt(list(range(18)), session="s", lora_name="l", priority=1)]
+    )
+    assert inspect(path, "--block-size", "4") == 0
+    assert (
+        capsys.readouterr().out
+        == f"""\
+{path}  (kvtwin)
+
+requests                2, 0 out of order
+span                    0.0 s
+interarrival CV         none: all arrive together
+distinct arrival times  1, up to 2 at one
+prompts known by        tokens 2, hash ids 0, length 0
+sessions                1
+LoRA adapters           1
+requests with priority  1
+
+tokens                       mean      p50      p90      p99      max           total
+input                          19       19       20       20       20              38
+output                          1        1        1        1        1               2
+
+prefix sharing, infinite cache, blocks of 4 tokens
+full blocks hit         0 of 9 (0.00%)
+prompt tokens hit       0 of 38 (0.00%)
+prompts with a hit      0 of 2 (0.00%)
+"""
+    )
+
+
+def test_json(tmp_path, capsys):
+    write_workload(tmp_path / "w", [prompt([1, 2])])
+    assert inspect(tmp_path / "w", "--json", "--format", "kvtwin") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["num_requests"] == 1
+    assert facts["requests_per_s"] is None
+
+
+def test_errors_are_one_line(tmp_path, capsys):
+    (tmp_path / "w").write_text("hello")
+    assert inspect(tmp_path / "w") == 2
+    assert capsys.readouterr().err == (
+        f"kvtwin trace inspect: {tmp_path / 'w'}: not a known workload format, expected one of kvtwin, "
+        f"mooncake, "
+        "azure, llmservingsim\n"
+    )
+    write_workload(tmp_path / "w", [prompt([1, 2])])
+    assert inspect(tmp_path / "w", "--block-size", "0") == 2
+    assert capsys.readouterr().err == "kvtwin trace inspect: block size: expected at least 1 token, got 0\n"

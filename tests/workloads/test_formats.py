@@ -1,0 +1,97 @@
+import subprocess
+import sys
+
+import pytest
+
+from workloads import FORMATS, WorkloadError, open_workload
+
+MOONCAKE = '{"timestamp": 0, "input_length": 5, "output_length": 4}'
+KNOWN = "kvtwin, mooncake, azure, llmservingsim"
+
+
+def message_of(path, *arguments, **options):
+    with pytest.raises(WorkloadError) as caught:
+        open_workload(path, *arguments, **options)
+    return str(caught.value)
+
+
+def test_the_formats():
+    assert ", ".join(FORMATS) == KNOWN
+
+
+def test_the_format_comes_from_the_content_not_the_name(write):
+    assert open_workload(write(MOONCAKE, name="trace.csv")).format_name == "mooncake"
+
+
+def test_the_format_can_be_forced(write):
+    path = write(MOONCAKE)
+    assert open_workload(path, "mooncake").format_name == "mooncake"
+    assert message_of(path, "llmservingsim") == f"{path}:1: input_toks: expected this key, but it is missing"
+    assert (
+        message_of(path, "moncake") == f"unknown format 'moncake', expected one of {KNOWN}; nearest: mooncake"
+    )
+
+
+def test_settings_belong_to_a_format(write):
+    path = write("TIMESTAMP,ContextTokens,GeneratedTokens", "2024-05-10 00:00:02,7,1")
+    assert message_of(path, hash_block_tokens=16) == "format azure has no setting 'hash_block_tokens'"
+
+
+def test_unknown_files_are_told_what_is_nearest(write):
+    path = write('{"timestamp": 0, "input_length": 5}')
+    assert message_of(path) == (
+        f"{path}: not a known workload format, expected one of {KNOWN}; nearest: mooncake, but its "
+        f"first line lacks "
+        "output_length"
+    )
+    path = write("hello")
+    assert message_of(path) == f"{path}: not a known workload format, expected one of {KNOWN}"
+
+
+@pytest.mark.parametrize(
+    ("name", "format_name"),
+    [
+        ("burstgpt/BurstGPT_1.head42.csv", "BurstGPT"),
+        ("vidur/splitwise_code.csv.gz", "Vidur"),
+        ("weka/kv-cache-tester-710.jsonl.xz", "Weka agentic"),
+        ("dynamo/agentic-mooncake.jsonl", "Dynamo agentic Mooncake"),
+        ("dynamo/dynamo-standard.jsonl", "Dynamo request trace"),
+        ("dynamo/applied-compute-agentic.jsonl", "Applied Compute agentic"),
+        ("tracelab/round_trace.sanitized.jsonl", "TraceLab"),
+        ("format-examples/vllm_bench_save_detailed.derived.json.gz", "vLLM benchmark result"),
+    ],
+)
+def test_known_formats_without_a_reader_are_refused_by_name(trace, name, format_name):
+    path = trace(name)
+    assert (
+        message_of(path)
+        == f"{path}: this is the format {format_name}, not supported yet; expected one of {KNOWN}"
+    )
+
+
+@pytest.mark.parametrize("name", ["aiperf/agentic_code_60s_seed42.jsonl", "dynamo/mooncake-delta.jsonl"])
+def test_increments_are_never_read_as_whole_prompts(trace, name):
+    path = trace(name)
+    assert message_of(path).startswith(f"{path}:2: delay: found, as in the multi-turn Mooncake")
+
+
+def test_a_wrong_id_count_in_a_public_file(trace):
+    path = trace("aiperf/production_trace.jsonl")
+    assert message_of(path) == f"{path}:3: hash_ids: expected ceil(1024/512) = 2 ids, got 3"
+
+
+@pytest.mark.parametrize(
+    "lines", [[], ["", " "], ["TIMESTAMP,ContextTokens,GeneratedTokens"], ['{"kvtwin_workload": 1}']]
+)
+def test_empty_traces(write, lines):
+    path = write(*lines)
+    assert message_of(path) == f"{path}: expected at least one request, found none"
+
+
+def test_import_is_light():
+    program = (
+        "import sys, workloads; "
+        "print([name for name in ('pandas', 'pyarrow', 'tqdm') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

@@ -1,0 +1,57 @@
+import pytest
+
+from workloads import WorkloadError, open_workload
+
+
+def test_a_public_trace_with_tokens(trace):
+    workload = open_workload(trace("llmservingsim/sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz"))
+    records = list(workload)
+    assert (workload.format_name, len(workload), len(records)) == ("llmservingsim", 300, 300)
+    assert records[0].arrival_ns == 46_926_808
+    assert sum(record.prompt_tokens for record in records) == 257_239
+    assert sum(len(record.output_token_ids) for record in records) == 195_753
+
+
+def test_a_public_trace_of_lengths(trace):
+    records = list(open_workload(trace("llmservingsim/workload_me2_01_mixed.jsonl")))
+    assert len(records) == 608
+    assert not any(record.knows_prefix for record in records)
+
+
+GOOD = (
+    '{"input_toks": 2, "output_toks": 1, "arrival_time_ns": 5, '
+    '"input_tok_ids": [1, 2], "output_tok_ids": [3]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (GOOD.replace("[1, 2]", "[1]"), "input_tok_ids: expected 2 ids, got 1"),
+        (GOOD.replace("[3]", "[]"), "output_tok_ids: expected 1 ids, got 0"),
+        (GOOD.replace("[1, 2]", '[1, "2"]'), "input_tok_ids[1]: expected an integer, got '2'"),
+        (GOOD.replace("[1, 2]", "[true, 2]"), "input_tok_ids[0]: expected an integer, got True"),
+        (GOOD.replace("[1, 2]", "[1, -2]"), "input_tok_ids: expected integers of at least 0, got -2"),
+        (GOOD.replace("[1, 2]", '"12"'), "input_tok_ids: expected a list of integers, got '12'"),
+        (GOOD.replace("5", "-5"), "arrival_time_ns: expected a time of 0 or more ns, got -5"),
+        (
+            '{"session_id": "a", "arrival_time_ns": 0, "sub_requests": []}',
+            "sub_requests: an LLMServingSim session row, which is not supported yet",
+        ),
+    ],
+)
+def test_bad_rows(write, bad, message):
+    path = write(GOOD, bad)
+    with pytest.raises(WorkloadError) as caught:
+        open_workload(path)
+    assert str(caught.value) == f"{path}:2: {message}"
+
+
+def test_a_file_of_sessions_is_refused_by_name(write):
+    path = write('{"session_id": "a", "arrival_time_ns": 0, "sub_requests": []}')
+    with pytest.raises(WorkloadError) as caught:
+        open_workload(path)
+    assert (
+        str(caught.value)
+        == f"{path}:1: sub_requests: an LLMServingSim session row, which is not supported yet"
+    )

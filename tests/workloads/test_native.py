@@ -1,0 +1,127 @@
+import gzip
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workloads import ImageSpan, RequestRecord, WorkloadError, open_workload, write_workload
+
+HEADER = '{"kvtwin_workload": 1}'
+times = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def records(draw):
+    prompt_tokens, output_tokens = draw(st.integers(1, 40)), draw(st.integers(0, 10))
+    token_ids = st.integers(0, 2**40)
+    known_by = draw(st.sampled_from(["tokens", "hash_ids", "length"]))
+    hash_block_tokens = draw(st.integers(1, 20))
+    num_ids = -(-prompt_tokens // hash_block_tokens)
+    offset = draw(st.integers(0, prompt_tokens - 1))
+    image = ImageSpan(draw(st.text()), offset, draw(st.integers(1, prompt_tokens - offset)))
+    session = draw(st.none() | st.text())
+    return RequestRecord(
+        request_id=draw(st.text()),
+        arrival_ns=draw(times),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        token_ids=draw(st.lists(token_ids, min_size=prompt_tokens, max_size=prompt_tokens))
+        if known_by == "tokens"
+        else None,
+        hash_ids=draw(st.lists(st.integers(), max_size=num_ids)) if known_by == "hash_ids" else None,
+        hash_block_tokens=hash_block_tokens if known_by == "hash_ids" else None,
+        output_token_ids=draw(
+            st.none() | st.lists(token_ids, min_size=output_tokens, max_size=output_tokens)
+        ),
+        priority=draw(st.integers()),
+        cache_salt=draw(st.none() | st.text()),
+        lora_name=draw(st.none() | st.text()),
+        images=draw(st.sampled_from([(), (image,)])),
+        session=session,
+        think_time_ns=None if session is None else draw(st.none() | times),
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(records(), min_size=1, max_size=4), st.sampled_from(["w.jsonl", "w.jsonl.gz"]))
+def test_what_is_written_is_read(tmp_path, written, name):
+    path = tmp_path / name
+    assert write_workload(path, written, description="a test") == len(written)
+    read = [replace(record, source="") for record in open_workload(path)]
+    assert read == sorted(written, key=lambda record: record.arrival_ns)
+    assert [file.name for file in tmp_path.iterdir() if "partial" in file.name] == []
+
+
+def test_gz_is_compressed(tmp_path):
+    record = RequestRecord(request_id="a", arrival_ns=0, prompt_tokens=1, output_tokens=1)
+    write_workload(tmp_path / "w.gz", [record])
+    assert gzip.decompress((tmp_path / "w.gz").read_bytes()).startswith(b'{"kvtwin_workload":1}\n')
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "w.jsonl"
+    path.write_text("old")
+    bad = RequestRecord(request_id="a", arrival_ns=0, prompt_tokens=2, output_tokens=1, token_ids=[1])
+    with pytest.raises(WorkloadError) as caught:
+        write_workload(path, [bad])
+    assert str(caught.value) == "record 1: token_ids: expected 2 ids, got 1"
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def good(rest: str = "") -> str:
+    return '{"id": "a", "arrival_ns": 1, "prompt_tokens": 3, "output_tokens": 1' + rest + "}"
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            good(', "colour": 1'),
+            "'colour': unknown key, expected one of id, arrival_ns, prompt_tokens, token_ids, hash_ids, "
+            "hash_block_tokens, output_tokens, output_token_ids, priority, cache_salt, lora, images, "
+            "session, "
+            "think_time_ns",
+        ),
+        (good(', "token_ids": [1, 2]'), "token_ids: expected 3 ids, got 2"),
+        (
+            good(', "token_ids": [1, 2, 3], "hash_ids": [], "hash_block_tokens": 2'),
+            "hash_ids: expected token_ids or hash_ids, got both",
+        ),
+        (
+            good(', "hash_ids": [1, 2, 3], "hash_block_tokens": 2'),
+            "hash_ids: expected at most ceil(3/2) = 2 ids, got 3",
+        ),
+        (good(', "hash_ids": [1]'), "hash_block_tokens: expected this key, but it is missing"),
+        (
+            good(', "hash_block_tokens": 2'),
+            "hash_block_tokens: expected hash_ids beside it, but they are missing",
+        ),
+        (good(', "output_token_ids": []'), "output_token_ids: expected 1 ids, got 0"),
+        (good(', "think_time_ns": 5'), "think_time_ns: expected a session beside it, but it is missing"),
+        (good(', "session": 5'), "session: expected a string, got 5"),
+        (good(', "images": [5]'), "images: expected a list of objects, got [5]"),
+        (
+            good(', "images": [{"hash": "h", "offset_tokens": 2, "length_tokens": 2}]'),
+            "images[0]: length_tokens: expected an end within 3 prompt tokens, got 4",
+        ),
+        (
+            good(', "images": [{"hash": "h", "offset_tokens": 2, "x": 2}]'),
+            "images[0]: 'x': unknown key, expected one of hash, offset_tokens, length_tokens",
+        ),
+        ('{"arrival_ns": 1}', "id: expected this key, but it is missing"),
+    ],
+)
+def test_bad_rows(write, bad, message):
+    path = write(HEADER, good(), bad)
+    with pytest.raises(WorkloadError) as caught:
+        open_workload(path)
+    assert str(caught.value) == f"{path}:3: {message}"
+
+
+def test_another_version_is_refused(write):
+    path = write('{"kvtwin_workload": 2, "new": 1}')
+    with pytest.raises(WorkloadError) as caught:
+        open_workload(path)
+    assert str(caught.value) == f"{path}:1: kvtwin_workload: expected version 1, got 2"
