@@ -52,12 +52,9 @@ class CachePlan:
         """Prefix hits are multiples of this many tokens: the LCM of the groups' block sizes."""
         return math.lcm(*(group.block_size for group in self.groups))
 
-    @property
-    def padding_share(self) -> float:
-        """Share of the pool that no layer can ever use: padded pages and short groups."""
-        widest = max(self.block_bytes)
-        data = [group.data_bytes for group in self.groups]
-        return 1.0 - sum(data) / (widest * len(data)) if len(self.block_bytes) == 1 else 0.0
+    def padding_share(self, group: CacheGroup) -> float:
+        """Share of a block that ``group`` cannot use: padded pages, fewer layers than the largest group."""
+        return 1.0 - group.data_bytes / sum(self.block_bytes)
 
 
 def plan_cache(

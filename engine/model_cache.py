@@ -1,0 +1,48 @@
+"""The KV cache of a model on a server: its layers cut into blocks, rank by rank (spec section 13)."""
+
+from __future__ import annotations
+
+from engine.cache_planning import CacheLayer, SizingError, ceil_div
+from engine.layer_spec import LayerSpec
+from engine.model_shape import ModelShape, pipeline_layers
+
+BLOCK_ALIGNMENT_TOKENS = 16
+"""vLLM rounds the block size that it chooses for Mamba hybrids to a multiple of what its kernels want."""
+
+
+def cache_layers(
+    shape: ModelShape,
+    *,
+    block_size: int,
+    kv_cache_dtype: str = "auto",
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+) -> list[list[CacheLayer]]:
+    """The layers of every pipeline rank, with their pages.
+
+    In a hybrid with state layers the attention block grows until its page holds a state, and the state's page
+    is padded to it: one block holds one state (vLLM's start-up logs: 544 tokens for Qwen3-Next-80B).
+    ValueError: unknown dtype, or sizes that tensor parallelism does not divide.
+    """
+    specs = [layer.spec.on_rank(tensor_parallel_size) for layer in shape.layers]
+    token_bytes = [spec.token_bytes(kv_cache_dtype, shape.dtype) for spec in specs]
+    state_bytes = max((spec.sequence_state_bytes(shape.dtype) for spec in specs), default=0)
+    attention_bytes = max(token_bytes)
+    if state_bytes and not attention_bytes:
+        raise SizingError(f"{shape.name}: models without any attention layer are not modelled")
+    if state_bytes > block_size * attention_bytes:
+        step = max(block_size, BLOCK_ALIGNMENT_TOKENS)
+        block_size = ceil_div(ceil_div(state_bytes, attention_bytes), step) * step
+    layers = [
+        _layer(spec, block_size, per_token, block_size * attention_bytes, shape.dtype)
+        for spec, per_token in zip(specs, token_bytes, strict=True)
+    ]
+    return [layers[first:end] for first, end in pipeline_layers(len(layers), pipeline_parallel_size)]
+
+
+def _layer(
+    spec: LayerSpec, block_size: int, token_bytes: int, state_page_bytes: int, dtype: str
+) -> CacheLayer:
+    if spec.kind == "mamba":
+        return CacheLayer(spec, block_size, spec.sequence_state_bytes(dtype), state_page_bytes)
+    return CacheLayer(spec, block_size, block_size * token_bytes, block_size * token_bytes)

@@ -1,0 +1,143 @@
+"""Models and GPUs by name: the shipped catalogue, or the user's own files."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.model_shape import ModelConfigError, ModelShape
+from experiments.errors import UserError
+from sim.gpu_spec import GpuSpec
+
+_HERE = Path(__file__).parent
+_MODELS = _HERE / "models"
+_GPUS = _HERE / "gpus.yaml"
+_GIB = 1 << 30
+
+
+def model_names() -> list[str]:
+    """Hugging Face names of the catalogue's models, sorted."""
+    return sorted(config["_name"] for config in _model_configs())
+
+
+def load_model(name_or_path: str) -> ModelShape:
+    """A model from the catalogue, with or without its organisation and in any case, or from a config.json.
+
+    UserError: no such model, with the nearest names; or a config.json that cannot be read.
+    """
+    path = Path(name_or_path)
+    if path.is_dir():
+        path = path / "config.json"
+    if path.suffix == ".json" or path.is_file():
+        return _shape(_read_json(path), str(name_or_path))
+    wanted = name_or_path.lower()
+    for config in _model_configs():
+        full_name = str(config["_name"])
+        if wanted in (full_name.lower(), full_name.split("/")[-1].lower()):
+            return _shape(config, full_name)
+    raise UserError(_unknown("model", name_or_path, model_names(), "a path to a config.json"))
+
+
+def gpu_names() -> list[str]:
+    """Names of the catalogue's GPUs, in the file's order."""
+    return list(_read_yaml(_GPUS))
+
+
+def load_gpu(name_or_path: str) -> GpuSpec:
+    """A GPU from the catalogue, or from a YAML file that describes one in the same fields.
+
+    A name may leave out the memory size where that is unambiguous. UserError: no such GPU, or a bad file.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        gpus = _read_yaml(path)
+        if len(gpus) != 1:
+            raise UserError(f"{path}: expected one GPU, found {len(gpus)}")
+        name, fields = next(iter(gpus.items()))
+        return _gpu(name, fields, str(path))
+    gpus = _read_yaml(_GPUS)
+    wanted = _plain(name_or_path)
+    exact = [name for name in gpus if wanted in (_plain(name), _plain(name.rsplit("-", 1)[0]))]
+    matches = exact or [name for name in gpus if _plain(name).startswith(wanted)]
+    if len(matches) == 1:
+        return _gpu(matches[0], gpus[matches[0]], "gpus.yaml")
+    if matches:
+        raise UserError(f"GPU {name_or_path!r} is ambiguous: {', '.join(matches)}")
+    raise UserError(_unknown("GPU", name_or_path, list(gpus), "a path to a YAML file"))
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower().removeprefix("nvidia") if c.isalnum())
+
+
+def _unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
+    by_plain = {_plain(entry.split("/")[-1]): entry for entry in known}
+    near = difflib.get_close_matches(_plain(name.split("/")[-1]), by_plain, n=3, cutoff=0.4)
+    hint = f"nearest: {', '.join(by_plain[n] for n in near)}" if near else f"known: {', '.join(known)}"
+    return f"no {kind} {name!r} in the catalogue; {hint}; or give {otherwise}"
+
+
+def _model_configs() -> list[dict[str, Any]]:
+    return [_read_json(path) for path in sorted(_MODELS.glob("*.json"))]
+
+
+def _shape(config: dict[str, Any], name: str) -> ModelShape:
+    try:
+        return ModelShape.from_hf_config(config, name)
+    except ModelConfigError as error:
+        raise UserError(str(error)) from None
+
+
+def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
+    rates = ("memory_gb_per_s", "bf16_tflops", "fp8_tflops", "nvlink_gb_per_s", "pcie_gb_per_s")
+    numbers = ("memory_gib", *rates, "num_sms")
+    if not isinstance(fields, dict):
+        raise UserError(f"{source}: GPU {name}: expected fields, found {fields!r}")
+    unknown = set(fields) - {*numbers, "memory_is_measured", "source", "notes"}
+    if unknown:
+        raise UserError(f"{source}: GPU {name}: unknown field {min(unknown)}; known: {', '.join(numbers)}")
+    for field in numbers:
+        value = fields.get(field)
+        if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+            raise UserError(f"{source}: GPU {name}: {field} must be a number, not {value!r}")
+    return GpuSpec(
+        name=name,
+        memory_bytes=round(fields["memory_gib"] * _GIB),
+        memory_is_measured=bool(fields.get("memory_is_measured", False)),
+        memory_bytes_per_s=fields["memory_gb_per_s"] * 1e9,
+        bf16_flops_per_s=fields["bf16_tflops"] * 1e12,
+        fp8_flops_per_s=fields["fp8_tflops"] * 1e12,
+        nvlink_bytes_per_s=fields["nvlink_gb_per_s"] * 1e9,
+        pcie_bytes_per_s=fields["pcie_gb_per_s"] * 1e9,
+        num_sms=int(fields["num_sms"]),
+        source=str(fields.get("source", source)),
+        notes=str(fields.get("notes", "")),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return data
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected GPUs by name")
+    return data

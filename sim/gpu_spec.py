@@ -1,0 +1,27 @@
+"""What a step-time model and the sizing need to know of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One GPU. Rates are peaks of the data sheet, dense (without sparsity); see ``source``.
+
+    ``memory_is_measured`` tells whether ``memory_bytes`` is what CUDA reports (what vLLM multiplies) or the
+    data sheet's figure. Link rates are of one direction; ``nvlink_bytes_per_s`` and ``fp8_flops_per_s`` are 0
+    where the hardware has none.
+    """
+
+    name: str
+    memory_bytes: int
+    memory_is_measured: bool
+    memory_bytes_per_s: float
+    bf16_flops_per_s: float
+    fp8_flops_per_s: float
+    nvlink_bytes_per_s: float
+    pcie_bytes_per_s: float
+    num_sms: int
+    source: str
+    notes: str = ""
