@@ -115,6 +115,19 @@ def test_ids_as_a_whole_equal_blocks_one_by_one(records, block_size):
     assert [cache.add(record) for record in records] == blocks_one_by_one(records, block_size)
 
 
+def test_an_id_after_another_prefix_is_seen_but_does_not_lead():
+    """As in AIPerf's precise_schedule.jsonl, whose id 3050 follows two first blocks: no prefix cache can hit it."""
+
+    def record(*ids):
+        return RequestRecord(
+            request_id="a", arrival_ns=0, prompt_tokens=16, output_tokens=1, hash_ids=ids, hash_block_tokens=8
+        )
+
+    cache = InfiniteCache(4)
+    assert cache.add(record(3005, 3050)) == (0, 0)
+    assert cache.add(record(3008, 3050)) == (2, 0)
+
+
 def prompt(tokens, **fields):
     return RequestRecord(
         request_id="a", arrival_ns=0, prompt_tokens=len(tokens), output_tokens=1, token_ids=tokens, **fields
