@@ -116,7 +116,7 @@ def test_ids_as_a_whole_equal_blocks_one_by_one(records, block_size):
 
 
 def test_an_id_after_another_prefix_is_seen_but_does_not_lead():
-    """As in AIPerf's precise_schedule.jsonl: id 3050 follows two first blocks, so no prefix cache can hit it."""
+    """As in AIPerf's precise_schedule.jsonl: id 3050 follows two first blocks; no prefix cache can hit it."""
 
     def record(*ids):
         return RequestRecord(
