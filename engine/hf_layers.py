@@ -77,7 +77,7 @@ def mlp_activation_values(fields: Fields) -> int:
     width = _expert_width(fields)
     return max(
         dense if fields.get("first_k_dense_replace") else 0,
-        chosen * (max(2 * width, fields["hidden_size"]) + width),
+        chosen * (max(2 * width, fields.integer("hidden_size")) + width),
     )
 
 

@@ -14,11 +14,11 @@ from engine.model_shape import ModelShape
 GIB = 1 << 30
 MIB = 1 << 20
 
-SAMPLER_LOGITS_COPIES = (3, 5, 10)
+SAMPLER_LOGITS_COPIES = (3, 5, 12)
 """Copies of the float32 logits alive in the sampler's profile run: fewest, assumed, most.
 
-3: logits, probabilities and a workspace (fused sampling kernels). 10: sorting them in PyTorch; the 1.26 GiB
-of an 8B model with 256 sequences and 128,256 tokens amount to that (log in vllm-project/vllm PR 10511). 5 is
+3: logits, probabilities and a workspace (fused sampling kernels). 12: sorting them in PyTorch; the 1.26 GiB
+of an 8B model with 256 sequences and 128,256 tokens are 10.3 (log in vllm-project/vllm PR 10511). 5 is
 an assumption between the two.
 """
 

@@ -70,7 +70,8 @@ def plan_cache(
 ) -> CachePlan:
     """Plan the cache of a server whose pipeline rank ``r`` has ``rank_layers[r]`` and ``available_bytes[r]``.
 
-    ``in_flight_tokens`` is max_num_batched_tokens times the batches under way (1 sync, 2 async). With
+    ``in_flight_tokens`` is max_num_batched_tokens times the steps under way: as many as pipeline ranks, and
+    one more with asynchronous scheduling. With
     ``auto_fit_max_model_len`` the length becomes the longest one, up to ``max_model_len``, that fits.
     SizingError, with vLLM's message: not even one request of the maximum length fits.
     """

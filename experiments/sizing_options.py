@@ -171,7 +171,7 @@ def resolve_inputs(args: argparse.Namespace) -> SizingInputs:
 
 def plan_sizing(inputs: SizingInputs) -> SizingResult:
     """Plan the cache. SizingError, with vLLM's message: the server would not start."""
-    batches = max(2 if inputs.async_scheduling else 1, inputs.pipeline_parallel_size)
+    batches = inputs.pipeline_parallel_size + inputs.async_scheduling  # steps under way at once
     plan = plan_cache(
         inputs.rank_layers,
         inputs.available_bytes,

@@ -1,0 +1,172 @@
+"""Reading config.json: parameter counts against published totals, cache layers against the models' papers."""
+
+import pytest
+
+from engine.layer_spec import LayerSpec
+from engine.model_shape import ModelConfigError, ModelShape, pipeline_layers
+from experiments.catalogue import load_model
+
+PUBLISHED_PARAMETERS = {
+    "SmolLM2-135M": 134_515_008,
+    "Mistral-7B-v0.1": 7_241_732_096,
+    "Llama-3.1-8B": 8_030_261_248,
+    "Qwen3-8B": 8_190_735_360,
+    "gemma-3-12b-it": 11_766_034_176,
+    "DeepSeek-V2-Lite": 15_706_484_224,
+    "gpt-oss-20b": 20_914_757_184,
+    "gemma-3-27b-it": 27_009_346_304,
+    "Qwen3-30B-A3B": 30_532_122_624,
+    "Mixtral-8x7B-v0.1": 46_702_792_704,
+    "Llama-3.1-70B": 70_553_706_496,
+    "DeepSeek-V3": 671_026_419_200,
+}
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "torch_dtype": "bfloat16",
+}
+
+
+def read(**fields):
+    return ModelShape.from_hf_config({**LLAMA, **fields}, "test")
+
+
+def kinds(shape):
+    letters = {"full": "F", "sliding_window": "W", "chunked_local": "C", "mamba": "M"}
+    return "".join(letters[layer.spec.kind] for layer in shape.layers)
+
+
+def windows(shape):
+    return {layer.spec.window_tokens for layer in shape.layers}
+
+
+@pytest.mark.parametrize(("name", "total"), PUBLISHED_PARAMETERS.items())
+def test_parameters_equal_the_published_total(name, total):
+    assert load_model(name).total_params == total
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("Mixtral-8x7B-v0.1", 12.9), ("gpt-oss-20b", 3.6), ("DeepSeek-V3", 37)]
+)
+def test_active_parameters_are_about_the_published_ones(name, billions):
+    shape = load_model(name)
+    assert (shape.active_params - shape.embedding_params) / 1e9 == pytest.approx(billions, rel=0.03)
+
+
+@pytest.mark.parametrize("head_dim", [None, 0])
+def test_head_dim_falls_back_to_hidden_size_over_heads(head_dim):
+    assert read(head_dim=head_dim).layers[0].spec.head_size == 16
+
+
+def test_kv_heads_fall_back_to_query_heads():
+    assert read().layers[0].spec.num_kv_heads == 4
+    assert read(num_key_value_heads=2).layers[0].spec.num_kv_heads == 2
+
+
+def test_nested_text_config_and_both_names_of_the_dtype():
+    nested = {"model_type": "outer", "text_config": {**LLAMA, "dtype": "float16"}}
+    assert ModelShape.from_hf_config(nested, "test").dtype == "float16"
+    assert read(torch_dtype="float16").dtype == "float16"
+
+
+def test_windows_of_the_families():
+    assert kinds(load_model("gemma-3-12b-it")) == "WWWWWF" * 8
+    assert kinds(load_model("gpt-oss-20b")) == "WF" * 12
+    assert kinds(load_model("Mistral-7B-v0.1")) == "W" * 32
+    assert windows(load_model("Mistral-7B-v0.1")) == {4096}
+    assert kinds(load_model("Llama-4-Scout-17B-16E-Instruct")) == "CCCF" * 12
+    assert kinds(load_model("Qwen3-Next-80B-A3B-Instruct")) == "MMMF" * 12
+
+
+def test_a_window_that_is_not_used_does_not_count():
+    unused = read(model_type="qwen2", sliding_window=256, use_sliding_window=False, max_window_layers=2)
+    assert kinds(unused) == "FFFF"
+    used = read(model_type="qwen2", sliding_window=256, use_sliding_window=True, max_window_layers=2)
+    assert kinds(used) == "FFWW"
+
+
+def test_layer_types_decide_where_they_are_given():
+    shape = read(layer_types=["full_attention", "sliding_attention"] * 2, sliding_window=99)
+    assert kinds(shape) == "FWFW"
+    assert windows(shape) == {None, 99}
+
+
+def test_mla_keeps_one_latent_and_no_values():
+    spec = load_model("DeepSeek-V3").layers[0].spec
+    assert spec.token_bytes("auto", "bfloat16") == 576 * 2
+    assert spec.token_bytes("fp8", "bfloat16") == 576
+    assert spec.token_bytes("fp8_ds_mla", "bfloat16") == 656
+    assert spec.on_rank(8) == spec
+
+
+def test_tensor_parallelism_divides_kv_heads_but_leaves_one():
+    spec = LayerSpec("full", 8, 128, 128)
+    assert [spec.on_rank(tp).num_kv_heads for tp in (1, 2, 8, 16)] == [8, 4, 1, 1]
+    with pytest.raises(ValueError, match="do not divide"):
+        spec.on_rank(3)
+
+
+def test_fp8_halves_attention_but_not_states():
+    shape = load_model("Qwen3-Next-80B-A3B-Instruct")
+    assert shape.token_bytes("fp8") * 2 == shape.token_bytes("auto")
+    state = next(layer.spec for layer in shape.layers if layer.spec.kind == "mamba")
+    assert state.sequence_state_bytes("bfloat16") == (3 * 8192 + 32 * 128 * 128) * 2
+
+
+def test_weights_in_quantised_formats():
+    assert load_model("gpt-oss-20b").weight_bytes() < 14 << 30
+    unknown = read(quantization_config={"quant_method": "awq"})
+    assert unknown.token_bytes() > 0
+    with pytest.raises(ModelConfigError, match="'awq'"):
+        unknown.weight_bytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hidden_size": None}, "no hidden_size"),
+        ({"num_hidden_layers": "4"}, "num_hidden_layers must be a positive whole number"),
+        ({"layer_types": ["conv"] * 4}, "'conv'"),
+        ({"torch_dtype": "int8"}, "'int8'"),
+        ({"mamba_d_state": 16}, "Mamba"),
+        ({"index_topk": 2048}, "sparse attention"),
+        ({"layer_types": ["sliding_attention"] * 4}, "no sliding_window"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(fields, message):
+    with pytest.raises(ModelConfigError, match=message) as caught:
+        read(**fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_type_is_read_as_llama_and_says_so():
+    assert "not known" in read(model_type="brandnew").notes[0]
+
+
+def test_yarn_enlarges_the_context_and_llama3_scaling_does_not():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    assert read(rope_scaling=yarn).max_position_tokens == 2048
+    assert read(rope_scaling={"rope_type": "llama3", "factor": 8.0}).max_position_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("layers", "ranks", "expected"),
+    [
+        (33, 2, [(0, 17), (17, 33)]),
+        (10, 3, [(0, 3), (3, 7), (7, 10)]),
+        (62, 4, [(0, 15), (15, 31), (31, 47), (47, 62)]),
+    ],
+)
+def test_pipeline_layers(layers, ranks, expected):
+    assert pipeline_layers(layers, ranks) == expected
+
+
+def test_more_ranks_than_layers():
+    with pytest.raises(ValueError, match="must be 1 to 4"):
+        pipeline_layers(4, 5)

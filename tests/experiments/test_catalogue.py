@@ -1,0 +1,83 @@
+"""Finding models and GPUs by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.catalogue import gpu_names, load_gpu, load_model, model_names
+from experiments.errors import UserError
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "llama-3.1-8b", "LLAMA-3.1-8B"])
+def test_models_by_name_in_any_case(name):
+    assert load_model(name).name == "meta-llama/Llama-3.1-8B"
+
+
+def test_every_entry_can_be_read():
+    for name in model_names():
+        assert load_model(name).num_layers > 0
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        assert gpu.name == name
+        assert gpu.source
+
+
+def test_a_path_to_a_config_or_its_folder(tmp_path):
+    source = Path("experiments/models/smollm2-135m.json")
+    source = Path(__file__).parents[2] / source
+    (tmp_path / "config.json").write_text(source.read_text())
+    assert load_model(str(tmp_path)).total_params == load_model("SmolLM2-135M").total_params
+    assert load_model(str(tmp_path / "config.json")).num_layers == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("H100", "H100-80GB"), ("l4", "L4-24GB"), ("nvidia h200", "H200-141GB")]
+)
+def test_gpus_without_their_memory_size(name, found):
+    assert load_gpu(name).name == found
+
+
+def test_unknown_names_suggest_the_nearest():
+    with pytest.raises(UserError, match=r"no model 'llama-3\.1-9b'.*meta-llama/Llama-3\.1-8B"):
+        load_model("llama-3.1-9b")
+    with pytest.raises(UserError, match=r"no GPU 'H1000'.*H100-80GB"):
+        load_gpu("H1000")
+
+
+def test_an_ambiguous_gpu_names_the_choices():
+    with pytest.raises(UserError, match="ambiguous: A100-40GB, A100-80GB"):
+        load_gpu("A100")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(UserError, match="No such file"):
+        load_model(str(tmp_path / "absent.json"))
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.raises(UserError, match="not JSON"):
+        load_model(str(broken))
+    broken.write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(UserError, match="has no num_hidden_layers"):
+        load_model(str(broken))
+
+
+def test_a_gpu_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    fields = {
+        "memory_gib": 10,
+        "memory_gb_per_s": 100,
+        "bf16_tflops": 1,
+        "fp8_tflops": 0,
+        "nvlink_gb_per_s": 0,
+        "pcie_gb_per_s": 16,
+        "num_sms": 8,
+    }
+    path.write_text("mine:\n" + "".join(f"  {key}: {value}\n" for key, value in fields.items()))
+    assert load_gpu(str(path)).memory_bytes == 10 << 30
+    path.write_text("mine:\n  memory_gib: ten\n")
+    with pytest.raises(UserError, match="memory_gib must be a number, not 'ten'"):
+        load_gpu(str(path))
+    path.write_text("mine:\n  memory: 10\n")
+    with pytest.raises(UserError, match="unknown field memory"):
+        load_gpu(str(path))

@@ -1,0 +1,191 @@
+"""``kvtwin size``: the printed lines and the exit code."""
+
+import argparse
+import json
+
+import pytest
+
+from experiments import listing, size
+from experiments.errors import UserError
+from experiments.sizing_options import add_sizing_arguments, parse_bytes, resolve_sizing
+
+
+def parse(*options):
+    parser = argparse.ArgumentParser()
+    size.add_arguments(parser)
+    return parser.parse_args(["--model", "Llama-3.1-8B", *options])
+
+
+def run(capsys, *options):
+    code = size.run(parse(*options))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_cache_memory_given_verbatim(capsys):
+    code, out, _ = run(capsys, "--kv-cache-memory-bytes", "10GiB", "--max-model-len", "8192")
+    assert code == 0
+    assert "models vLLM 0.33.0" in out
+    assert "Available KV cache memory: 10.0 GiB" in out
+    assert "GPU KV cache size: 81,920 tokens, Maximum concurrency for 8,192 tokens per request: 10.00x" in out
+
+
+def test_every_budget_line_is_printed_with_its_source(capsys):
+    _, out, _ = run(capsys, "--gpu", "H100", "--cuda-graph-bytes", "1GiB")
+    for item, source in [
+        ("weights", "exact"),
+        ("activation peak", "estimate"),
+        ("CUDA graphs", "given"),
+        ("other (non-torch)", "estimate"),
+    ]:
+        (line,) = [line for line in out.splitlines() if line.startswith(f"  - {item}")]
+        assert source in line
+    assert "between" in out
+
+
+def test_given_bytes_are_subtracted_exactly(capsys):
+    given = "--weight-bytes 20GiB --activation-peak-bytes 1GiB --cuda-graph-bytes 1GiB --other-bytes 1GiB"
+    code, out, _ = run(capsys, "--gpu", "H100", "--json", *given.split())
+    data = json.loads(out)
+    requested = data["budgets"][0]["requested_bytes"]
+    assert code == 0
+    assert data["available_bytes"] == [requested - (23 << 30)]
+    assert data["num_blocks"] == (requested - (23 << 30)) // 2_097_152
+    assert data["blocks_interval"] is None
+
+
+def test_a_request_that_cannot_fit_ends_with_vllms_message(capsys):
+    code, _, err = run(capsys, "--kv-cache-memory-bytes", "1GiB", "--max-model-len", "131072")
+    assert code == 2
+    assert "To serve at least one request with the model's max seq len (131072), (16.0 GiB KV cache" in err
+    assert "the estimated maximum model length is 8176." in err
+
+
+def test_auto_fit(capsys):
+    code, out, _ = run(capsys, "--kv-cache-memory-bytes", "1GiB", "--max-model-len", "-1", "--json")
+    assert code == 0
+    assert json.loads(out)["max_model_len"] == 8176
+
+
+def test_override_prints_vllms_line(capsys):
+    code, out, _ = run(
+        capsys,
+        "--kv-cache-memory-bytes",
+        "1GiB",
+        "--num-gpu-blocks-override",
+        "100",
+        "--max-model-len",
+        "160",
+    )
+    assert code == 0
+    assert "Overriding num_gpu_blocks=512 with num_gpu_blocks_override=100" in out
+
+
+def test_override_alone_needs_no_gpu():
+    result = resolve_sizing(parse("--num-gpu-blocks-override", "100", "--max-model-len", "160"))
+    assert result.plan.num_blocks == 100
+
+
+def test_tensor_parallelism_divides_heads_and_doubles_blocks():
+    blocks = [
+        resolve_sizing(
+            parse("--kv-cache-memory-bytes", "10GiB", "-tp", tp, "--max-model-len", "100")
+        ).plan.num_blocks
+        for tp in ("1", "2", "8", "16")
+    ]
+    assert blocks == [5120, 10240, 40960, 40960]
+
+
+def test_the_limiting_pipeline_rank_is_named(capsys):
+    """11, 11 and 10 layers; rank 0 has the embedding too, rank 2 the output head."""
+    options = ["--gpu", "A100-40GB", "-pp", "3", "--max-model-len", "1000"]
+    _, out, _ = run(capsys, *options)
+    assert "pipeline rank 0 limits" in out
+    plan = resolve_sizing(parse(*options)).plan
+    assert plan.num_blocks == plan.rank_blocks[0] < plan.rank_blocks[1] < plan.rank_blocks[2]
+
+
+def test_steps_under_way_widen_a_window():
+    """Read off the real planner: pipeline ranks, and one more with asynchronous scheduling."""
+    steps = []
+    for ranks, mode in [
+        ("1", "--no-async-scheduling"),
+        ("1", "--async-scheduling"),
+        ("2", "--async-scheduling"),
+    ]:
+        options = [
+            "--num-gpu-blocks-override",
+            "9000",
+            "--max-num-batched-tokens",
+            "2048",
+            "-pp",
+            ranks,
+            mode,
+        ]
+        parser = argparse.ArgumentParser()
+        add_sizing_arguments(parser)
+        plan = resolve_sizing(parser.parse_args(["--model", "Mistral-7B-v0.1", *options])).plan
+        steps.append(plan.in_flight_tokens // 2048)
+        assert plan.request_blocks(32768) == -(-(4095 + plan.in_flight_tokens) // 16) + 1
+    assert steps == [1, 2, 3]
+
+
+def test_fp8_doubles_the_blocks():
+    sizes = ["--kv-cache-memory-bytes", "10GiB", "--max-model-len", "100", "--kv-cache-dtype", "fp8"]
+    assert resolve_sizing(parse(*sizes)).plan.num_blocks == 10240
+
+
+def test_concurrency_at_a_length():
+    plan = resolve_sizing(parse("--kv-cache-memory-bytes", "10GiB", "--max-model-len", "8192")).plan
+    assert plan.concurrency_at(1000) == 5120 / 63
+
+
+def test_a_tiny_request_that_takes_much_of_the_pool_is_a_warning(capsys):
+    _, out, _ = run(capsys, "--num-gpu-blocks-override", "10", "--max-model-len", "16")
+    assert "warning: a request of one token takes 1 blocks, 10.0% of the pool" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--gpu is needed"),
+        (["--gpu", "H100", "--gpu-memory-utilization", "92"], "--gpu-memory-utilization"),
+        (["--gpu", "H100", "--block-size", "0"], "--block-size must be at least 1"),
+        (["--gpu", "H100", "--max-model-len", "200000"], "more than the model's 131072"),
+        (["--gpu", "H100", "--kv-cache-dtype", "int3"], "'int3' is not known"),
+        (["--gpu", "H100", "--dtype", "int3"], "'int3' is not one of"),
+        (["--gpu", "H100", "-tp", "3"], "do not divide"),
+        (["--gpu", "H100", "-pp", "99"], "pipeline parallel size must be 1 to 32"),
+    ],
+)
+def test_bad_options_are_one_line(options, message):
+    with pytest.raises(UserError, match=message) as caught:
+        resolve_sizing(parse(*options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_is_needed():
+    parser = argparse.ArgumentParser()
+    add_sizing_arguments(parser)
+    with pytest.raises(UserError, match="--model is needed"):
+        resolve_sizing(parser.parse_args([]))
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"), [("17", 17), ("10GiB", 10 << 30), ("2.5GB", 2_500_000_000), ("1 MiB", 1 << 20)]
+)
+def test_sizes(text, num_bytes):
+    assert parse_bytes(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "10G", "-1", "ten"])
+def test_sizes_that_are_not(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
+        parse_bytes(text)
+
+
+def test_listings(capsys):
+    assert listing.run_models(argparse.Namespace()) == 0
+    assert "meta-llama/Llama-3.1-8B" in capsys.readouterr().out
+    assert listing.run_gpus(argparse.Namespace()) == 0
+    assert "H200-141GB" in capsys.readouterr().out
