@@ -1,10 +1,11 @@
 """The block pool: every KV cache block there is, who holds it, and in which order free ones are handed out.
 
-Rules: spec section 1. Block ids are ints; all state is a few int lists indexed by block id and one dict.
+Rules: spec section 1. Block ids are ints; all state is a few int arrays indexed by block id and one dict.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 NULL_BLOCK = 0
@@ -41,15 +42,15 @@ class BlockPool:
         """Blocks that have a key."""
         self.evicted_keys: list[int] | None = None
         """Set to a list to have the keys of evicted blocks appended to it, in order of eviction."""
-        self.ref_counts = [0] * num_blocks
-        self.keys = [NO_KEY] * num_blocks
+        self.ref_counts = array("q", [0]) * num_blocks
+        self.keys = array("q", [NO_KEY]) * num_blocks
         # The free queue is a ring through a sentinel, whose index is num_blocks.
-        self._next = [*range(1, num_blocks + 1), 1]
-        self._previous = [num_blocks, num_blocks, *range(1, num_blocks)]
+        self._next = array("q", (*range(1, num_blocks + 1), 1))
+        self._previous = array("q", (num_blocks, num_blocks, *range(1, num_blocks)))
         self._block_of_key: dict[int, int] = {}
         # Ring of blocks with an equal key; a block alone points to itself.
-        self._next_same = list(range(num_blocks))
-        self._previous_same = list(range(num_blocks))
+        self._next_same = array("q", range(num_blocks))
+        self._previous_same = array("q", range(num_blocks))
 
     @property
     def num_used_blocks(self) -> int:
@@ -165,9 +166,9 @@ class BlockPool:
         """
         if self.num_used_blocks:
             return False
-        self.keys = [NO_KEY] * self.num_blocks
-        self._next_same = list(range(self.num_blocks))
-        self._previous_same = list(range(self.num_blocks))
+        self.keys = array("q", [NO_KEY]) * self.num_blocks
+        self._next_same = array("q", range(self.num_blocks))
+        self._previous_same = array("q", range(self.num_blocks))
         self._block_of_key.clear()
         self.num_hashed_blocks = 0
         return True

@@ -109,6 +109,7 @@ class Scheduler:
             self._reject_stuck_head()
         step.finished, self._finished_since_step = self._finished_since_step, []
         self._advance(step)
+        self._count_admissions(step)
         return step
 
     def _schedule_running(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
@@ -270,9 +271,7 @@ class Scheduler:
         self._add_to_step(step, request, num_new_tokens)
         tables: Tables = [list(table) for table in request.block_tables]
         step.admitted.append(Admission(request, hit.num_tokens, tables, resumed))
-        if self.config.enable_prefix_caching:
-            self.statistics.prefix_cache.record(request.num_tokens, hit.num_tokens, preempted=resumed)
-            self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
+        self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
 
     def _add_to_step(self, step: Step, request: Request, num_new_tokens: int) -> None:
         step.requests.append(request)
@@ -300,6 +299,18 @@ class Scheduler:
             if request.num_computed_tokens > request.num_highest_computed_tokens:
                 request.num_highest_computed_tokens = request.num_computed_tokens
         self.statistics.num_scheduled_tokens += step.total_tokens
+
+    def _count_admissions(self, step: Step) -> None:
+        """Record the lookups of the admitted requests (spec section 3)."""
+        if not self.config.enable_prefix_caching or not step.admitted:
+            return
+        counts = self.statistics.prefix_cache
+        before = (counts.requests, counts.queries, counts.hits)
+        for admission in step.admitted:
+            counts.record(admission.request.num_tokens, admission.num_hit_tokens, preempted=admission.resumed)
+        self.statistics.recent_hit_rate.record_step(
+            counts.requests - before[0], counts.queries - before[1], counts.hits - before[2]
+        )
 
     # ---------------------------------------------------------------- a step's output
 

@@ -1,0 +1,193 @@
+"""What a run leaves behind: one row per request, one per step, and sums over both."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.executor import Step
+from engine.request import FinishReason, Request
+from engine.scheduler import Scheduler
+from workloads.request_record import RequestRecord
+
+NEVER = -1
+"""A time that did not come."""
+
+
+class _Open:
+    """A request that is being served."""
+
+    __slots__ = (
+        "arrival_ns",
+        "first_hit_tokens",
+        "first_scheduled_ns",
+        "first_token_ns",
+        "knows_prefix",
+        "last_token_ns",
+        "num_tokens",
+        "resumed_hit_tokens",
+        "session",
+    )
+
+    def __init__(self, record: RequestRecord, now_ns: int) -> None:
+        self.arrival_ns = now_ns
+        self.first_scheduled_ns = NEVER
+        self.first_token_ns = NEVER
+        self.last_token_ns = NEVER
+        self.num_tokens = record.prompt_tokens
+        self.first_hit_tokens = 0
+        self.resumed_hit_tokens = 0
+        self.knows_prefix = record.knows_prefix
+        self.session = record.session
+
+
+def _integers() -> array[int]:
+    return array("q")
+
+
+@dataclass
+class RequestColumns:
+    """One row per request that reached the engine, in order of completion. Times are -1 where they never came."""
+
+    request_id: list[str] = field(default_factory=list)
+    session: list[str | None] = field(default_factory=list)
+    finish_reason: list[str] = field(default_factory=list)
+    finish_message: list[str] = field(default_factory=list)
+    arrival_ns: array[int] = field(default_factory=_integers)
+    first_scheduled_ns: array[int] = field(default_factory=_integers)
+    first_token_ns: array[int] = field(default_factory=_integers)
+    finish_ns: array[int] = field(default_factory=_integers)
+    prompt_tokens: array[int] = field(default_factory=_integers)
+    output_tokens: array[int] = field(default_factory=_integers)
+    hit_tokens: array[int] = field(default_factory=_integers)
+    """Prompt tokens found in the cache at the first admission (vLLM's num_cached_tokens)."""
+    resumed_hit_tokens: array[int] = field(default_factory=_integers)
+    """Tokens found again in the cache when the request resumed after preemptions."""
+    preemptions: array[int] = field(default_factory=_integers)
+
+
+@dataclass
+class StepColumns:
+    """One row per step, in order; counts are as they stood when the step was scheduled."""
+
+    scheduled_ns: array[int] = field(default_factory=_integers)
+    start_ns: array[int] = field(default_factory=_integers)
+    end_ns: array[int] = field(default_factory=_integers)
+    sequences: array[int] = field(default_factory=_integers)
+    tokens: array[int] = field(default_factory=_integers)
+    admitted: array[int] = field(default_factory=_integers)
+    preempted: array[int] = field(default_factory=_integers)
+    hit_tokens: array[int] = field(default_factory=_integers)
+    running: array[int] = field(default_factory=_integers)
+    waiting: array[int] = field(default_factory=_integers)
+    free_blocks: array[int] = field(default_factory=_integers)
+
+
+class Recorder:
+    """Watches a simulated server and keeps its rows and sums."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._open: dict[Request, _Open] = {}
+        self.requests = RequestColumns()
+        self.steps = StepColumns()
+        self.refused: Counter[str] = Counter()
+        """Records not served, by reason."""
+        self.first_refused: dict[str, str] = {}
+        """Per reason, where the first such record stands."""
+        self.inter_token_latencies_ns: Counter[int] = Counter()
+        self.unfinished: list[str] = []
+        """Ids of requests that were still live when nothing could move any more."""
+        self.end_ns = 0
+        self.total_prompt_tokens_unknown_prefix = 0
+        self.num_requests_unknown_prefix = 0
+        self.peak_requests = 0
+        """Most requests at the server at one time."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler that was watched, with its statistics."""
+        return self._scheduler
+
+    def refuse(self, record: RequestRecord, reason: str) -> None:
+        """Count a record that the front end refuses."""
+        self.refused[reason] += 1
+        self.first_refused.setdefault(reason, record.source)
+
+    def arrive(self, request: Request, record: RequestRecord, now_ns: int) -> None:
+        """A request reaches the server."""
+        self._open[request] = _Open(record, now_ns)
+        if len(self._open) > self.peak_requests:
+            self.peak_requests = len(self._open)
+        if not record.knows_prefix:
+            self.num_requests_unknown_prefix += 1
+            self.total_prompt_tokens_unknown_prefix += record.prompt_tokens
+
+    def schedule(self, step: Step, scheduled_ns: int, start_ns: int, end_ns: int) -> None:
+        """A step was scheduled and will run from ``start_ns`` to ``end_ns``."""
+        hit_tokens = 0
+        for admission in step.admitted:
+            row = self._open[admission.request]
+            if admission.resumed:
+                row.resumed_hit_tokens += admission.num_hit_tokens
+            else:
+                row.first_hit_tokens = admission.num_hit_tokens
+                row.first_scheduled_ns = scheduled_ns
+            hit_tokens += admission.num_hit_tokens
+        columns = self.steps
+        columns.scheduled_ns.append(scheduled_ns)
+        columns.start_ns.append(start_ns)
+        columns.end_ns.append(end_ns)
+        columns.sequences.append(len(step.requests))
+        columns.tokens.append(step.total_tokens)
+        columns.admitted.append(len(step.admitted))
+        columns.preempted.append(len(step.preempted))
+        columns.hit_tokens.append(hit_tokens)
+        columns.running.append(len(self._scheduler.running))
+        columns.waiting.append(len(self._scheduler.waiting))
+        columns.free_blocks.append(self._scheduler.kv_cache.pool.num_free_blocks)
+
+    def process(self, step: Step, tokens: Sequence[Sequence[int]], now_ns: int) -> None:
+        """The output of a step was delivered at ``now_ns``."""
+        latencies = self.inter_token_latencies_ns
+        for request, token_ids in zip(step.requests, tokens, strict=True):
+            if not token_ids:
+                continue
+            row = self._open.get(request)
+            if row is None or request.num_tokens == row.num_tokens:
+                continue
+            row.num_tokens = request.num_tokens
+            if row.first_token_ns == NEVER:
+                row.first_token_ns = now_ns
+            else:
+                latencies[now_ns - row.last_token_ns] += 1
+            row.last_token_ns = now_ns
+
+    def end(self, request: Request, now_ns: int) -> None:
+        """A request ended, for whatever reason."""
+        row = self._open.pop(request)
+        columns = self.requests
+        assert request.finish_reason is not None
+        columns.request_id.append(request.request_id)
+        columns.session.append(row.session)
+        columns.finish_reason.append(str(request.finish_reason))
+        columns.finish_message.append(request.finish_message)
+        columns.arrival_ns.append(row.arrival_ns)
+        columns.first_scheduled_ns.append(row.first_scheduled_ns)
+        columns.first_token_ns.append(row.first_token_ns)
+        columns.finish_ns.append(now_ns)
+        columns.prompt_tokens.append(request.num_prompt_tokens)
+        columns.output_tokens.append(request.num_output_tokens)
+        columns.hit_tokens.append(row.first_hit_tokens)
+        columns.resumed_hit_tokens.append(row.resumed_hit_tokens)
+        columns.preemptions.append(request.num_preemptions)
+        if request.finish_reason in (FinishReason.REJECTED, FinishReason.CAPACITY):
+            reason = "never fits" if request.finish_reason is FinishReason.REJECTED else "outgrew the pool"
+            self.first_refused.setdefault(reason, f"request {request.request_id}: {request.finish_message}")
+
+    def close(self, now_ns: int, unfinished: Sequence[Request]) -> None:
+        """Nothing can happen any more."""
+        self.end_ns = now_ns
+        self.unfinished = [request.request_id for request in unfinished]

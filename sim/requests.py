@@ -1,0 +1,72 @@
+"""From a workload's records to the engine's requests."""
+
+from __future__ import annotations
+
+from engine.block_hashes import Image, LoraAdapter
+from engine.block_keys import Content, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
+from engine.request import Request
+from workloads.request_record import RequestRecord
+
+EOS_TOKEN = -2
+"""Stands for the end-of-sequence token of a simulated output; no real token id is negative."""
+
+
+class RequestFactory:
+    """Makes engine requests; equal prefixes of different records get equal block keys.
+
+    ``ignore_eos`` makes the output length a limit that every request reaches, as ``vllm bench serve --ignore-eos``
+    does. Without it the limit is whatever ``max_model_len`` allows and the output ends with an EOS token, which
+    asynchronous scheduling notices one step late.
+    """
+
+    def __init__(self, keys: KeySpace, max_model_len: int, *, ignore_eos: bool) -> None:
+        self._keys = keys
+        self._max_model_len = max_model_len
+        self._ignore_eos = ignore_eos
+        self._loras: dict[str, LoraAdapter] = {}
+
+    def refusal(self, record: RequestRecord) -> str | None:
+        """Why vLLM's front end would refuse the record (spec section 14); None if it would not."""
+        if record.output_tokens < 1:
+            return "zero output"
+        if record.prompt_tokens >= self._max_model_len:
+            return "prompt >= max_model_len"
+        return None
+
+    def make(self, record: RequestRecord, arrival_ns: int) -> Request:
+        """The engine's request for ``record``, sent at ``arrival_ns``."""
+        room = self._max_model_len - record.prompt_tokens
+        return Request(
+            record.request_id,
+            record.prompt_tokens,
+            min(record.output_tokens, room) if self._ignore_eos else room,
+            self._content(record),
+            arrival_ns=arrival_ns,
+            priority=record.priority,
+            lora=self._lora(record.lora_name),
+            eos_token_id=None if self._ignore_eos else EOS_TOKEN,
+        )
+
+    def _lora(self, name: str | None) -> LoraAdapter | None:
+        if not name:
+            return None
+        if name not in self._loras:
+            self._loras[name] = LoraAdapter(name, f"/loras/{name}", len(self._loras) + 1)
+        return self._loras[name]
+
+    def _content(self, record: RequestRecord) -> Content:
+        lora = self._lora(record.lora_name)
+        images = [Image(span.content_hash, span.offset_tokens, span.length_tokens) for span in record.images]
+        if record.token_ids is not None:
+            return TokenContent(self._keys, record.token_ids, lora, record.cache_salt, images)
+        if record.hash_ids is not None and record.hash_block_tokens is not None:
+            return PrefixIdContent(
+                self._keys,
+                record.prompt_tokens,
+                record.hash_ids,
+                record.hash_block_tokens,
+                lora,
+                record.cache_salt,
+                images,
+            )
+        return OpaqueContent(self._keys)

@@ -1,0 +1,83 @@
+"""The executor that predicts: durations from a step-time model, output tokens from the workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.block_keys import UNKNOWN_TOKEN
+from engine.executor import Step, StepResult
+from engine.request import Request
+from sim.requests import EOS_TOKEN
+from sim.step_shape import StepShape
+from sim.step_time import StepTimeModel
+from workloads.request_record import RequestRecord
+
+_NO_TOKENS: Sequence[int] = ()
+_UNKNOWN_OUTPUT: Sequence[int] = (UNKNOWN_TOKEN,)
+
+
+def step_shape(step: Step) -> StepShape:
+    """The sums of ``step`` that a step-time model looks at."""
+    decode_sequences = prefill_tokens = context_tokens = attention_pairs = 0
+    for request, num_tokens, num_computed in zip(
+        step.requests, step.num_tokens, step.num_computed_tokens, strict=True
+    ):
+        context_tokens += num_computed + num_tokens
+        if num_tokens == 1 and num_computed >= request.num_prompt_tokens:
+            decode_sequences += 1
+        else:
+            prefill_tokens += num_tokens
+            attention_pairs += num_tokens * num_computed + num_tokens * (num_tokens + 1) // 2
+    return StepShape(
+        num_sequences=len(step.requests),
+        decode_sequences=decode_sequences,
+        prefill_tokens=prefill_tokens,
+        context_tokens=context_tokens,
+        prefill_attention_pairs=attention_pairs,
+        sampled_sequences=sum(step.samples),
+    )
+
+
+class SimulatedExecutor:
+    """Implements :class:`engine.executor.Executor` without a device."""
+
+    def __init__(self, step_time: StepTimeModel) -> None:
+        self._step_time = step_time
+        self._known_outputs: dict[Request, tuple[Sequence[int] | None, int]] = {}
+
+    def expect(self, request: Request, record: RequestRecord) -> None:
+        """Remember what ``request`` will say, if that matters: known tokens, or where it ends by itself."""
+        if record.output_token_ids is not None or request.eos_token_id is not None:
+            self._known_outputs[request] = (record.output_token_ids, record.output_tokens)
+
+    def submit(self, step: Step) -> tuple[Step, int]:
+        """The step and its predicted duration."""
+        return step, self._step_time.duration_ns(step_shape(step)) if step.requests else 0
+
+    def collect(self, ticket: object) -> StepResult:
+        """Duration and output tokens of a submitted step."""
+        assert isinstance(ticket, tuple)
+        step, duration_ns = ticket
+        for request in step.finished:
+            self._known_outputs.pop(request, None)
+        if self._known_outputs:
+            tokens = [
+                self._next_tokens(request) if samples else _NO_TOKENS
+                for request, samples in zip(step.requests, step.samples, strict=True)
+            ]
+        else:
+            tokens = [_UNKNOWN_OUTPUT if samples else _NO_TOKENS for samples in step.samples]
+        return StepResult(duration_ns, tokens)
+
+    def _next_tokens(self, request: Request) -> Sequence[int]:
+        """The token that follows those delivered so far: outputs are collected in order."""
+        known = self._known_outputs.get(request)
+        if known is None:
+            return _UNKNOWN_OUTPUT
+        token_ids, length = known
+        index = request.num_output_tokens
+        if request.eos_token_id is not None and index == length - 1:
+            return (EOS_TOKEN,)
+        if token_ids is None or index >= len(token_ids):
+            return _UNKNOWN_OUTPUT
+        return (token_ids[index],)
