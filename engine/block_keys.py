@@ -146,6 +146,7 @@ class PrefixIdContent(_Identity):
 
     A block is named by the id that holds its last token and by its end inside that id, so any block size works,
     also one that does not divide ``id_tokens``. Blocks that reach behind the prompt or its last id are private.
+    An id counts together with the ids before it, so a file that repeats one behind another prefix does no harm.
     """
 
     def __init__(
@@ -162,23 +163,31 @@ class PrefixIdContent(_Identity):
         self._prefix_ids = prefix_ids
         self._id_tokens = id_tokens
         self._num_named_blocks = min(num_prompt_tokens, len(prefix_ids) * id_tokens) // space.block_size
+        self._bases: list[int] = []
+        """Position in the key space of each id seen so far."""
 
     def extend_keys(self, keys: list[int], num_blocks: int) -> None:
         block_size, id_tokens = self._space.block_size, self._id_tokens
         first_unnamed = min(num_blocks, self._num_named_blocks)
         while len(keys) < first_unnamed:
-            id_index, position = divmod((len(keys) + 1) * block_size - 1, id_tokens)
-            base = self._space.prefix_base(self._name(id_index, len(keys)), id_tokens)
+            end = (len(keys) + 1) * block_size
+            id_index, position = divmod(end - 1, id_tokens)
+            first = 2 * (self._base(id_index, end) + position)
             last_of_id = min(first_unnamed, (id_index + 1) * id_tokens // block_size)
-            count = max(1, last_of_id - len(keys)) if not self._images else 1
-            first = 2 * (base + position)
+            count = 1 if self._images else last_of_id - len(keys)
             keys.extend(range(first, first + 2 * block_size * count, 2 * block_size))
         self._extend_privately(keys, num_blocks)
 
-    def _name(self, id_index: int, block_index: int) -> tuple[Any, ...]:
-        end = (block_index + 1) * self._space.block_size
+    def _base(self, id_index: int, end: int) -> int:
+        """Where the key space holds id ``id_index`` of this prompt, for a block that ends at ``end``."""
+        bases, space, id_tokens = self._bases, self._space, self._id_tokens
+        if not bases:
+            bases.append(space.prefix_base((id_tokens, self._cache_salt, self._lora), 1))
+        while len(bases) <= id_index + 1:
+            bases.append(space.prefix_base((bases[-1], self._prefix_ids[len(bases) - 1]), id_tokens))
+        base = bases[id_index + 1]
         seen = tuple((image.content_hash, image.offset_tokens) for image in self._images if image.offset_tokens < end)
-        return (self._prefix_ids[id_index], self._id_tokens, self._cache_salt, self._lora, seen)
+        return space.prefix_base((base, seen), id_tokens) if seen else base
 
 
 class OpaqueContent(_Identity):

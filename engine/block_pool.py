@@ -108,7 +108,8 @@ class BlockPool:
         Raises ValueError, changing nothing, when a block would be freed more often than it is held.
         """
         ref_counts, keys = self.ref_counts, self.keys
-        without_key, with_key = [], []
+        without_key: list[int] = []
+        with_key: list[int] = []
         for position, block in enumerate(block_ids):
             if block == NULL_BLOCK:
                 continue

@@ -99,9 +99,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def plan_groups(
-    layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: bool = False
-) -> list[CacheGroup]:
+def plan_groups(layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: bool = False) -> list[CacheGroup]:
     """The groups that vLLM makes of ``layers``, which belong to all pipeline ranks in order.
 
     Equal layers, or layers of one kind with different pages, make one group. Otherwise pages are made equal

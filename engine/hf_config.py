@@ -94,8 +94,7 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
 
     dtype = _dtype(fields, config)
     layers = tuple(
-        layer_shape(fields, index, kind, window, dtype)
-        for index, (kind, window) in enumerate(_attention_kinds(fields))
+        layer_shape(fields, index, kind, window, dtype) for index, (kind, window) in enumerate(_attention_kinds(fields))
     )
     quantization, weight_format = _weight_format(fields, dtype)
     return ModelShape(
@@ -150,19 +149,14 @@ def _attention_kinds(fields: Fields) -> list[tuple[LayerKind, int | None]]:
     window = fields.integer("sliding_window")
     pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
     if pattern:
-        return [
-            ("full", None) if (i + 1) % int(pattern) == 0 else ("sliding_window", window)
-            for i in range(count)
-        ]
+        return [("full", None) if (i + 1) % int(pattern) == 0 else ("sliding_window", window) for i in range(count)]
     first = int(fields.get("max_window_layers") or 0) if fields.get("use_sliding_window") else 0
     return [("full", None) if i < first else ("sliding_window", window) for i in range(count)]
 
 
 def _named_kind(fields: Fields, layer_type: str) -> tuple[LayerKind, int | None]:
     if layer_type not in _LAYER_KINDS:
-        raise ModelConfigError(
-            f"{fields.name}: layer type {layer_type!r} is not one of {', '.join(_LAYER_KINDS)}"
-        )
+        raise ModelConfigError(f"{fields.name}: layer type {layer_type!r} is not one of {', '.join(_LAYER_KINDS)}")
     kind = _LAYER_KINDS[layer_type]
     if kind == "sliding_window":
         return kind, fields.integer("sliding_window")

@@ -186,9 +186,7 @@ def _is_expert_layer(fields: Fields, index: int) -> bool:
         return False
     if fields.get("moe_layers"):
         return index in fields["moe_layers"]
-    if index < int(fields.get("first_k_dense_replace") or 0) or index in (
-        fields.get("mlp_only_layers") or ()
-    ):
+    if index < int(fields.get("first_k_dense_replace") or 0) or index in (fields.get("mlp_only_layers") or ()):
         return False
     if fields.model_type == "llama4":
         return (index + 1) % int(fields.get("interleave_moe_layer_step") or 1) == 0

@@ -93,5 +93,7 @@ class InvariantChecker:
             _require(block in pool.blocks_with_key(pool.keys[block]), f"block {block} is not in the map")
         distinct = {pool.keys[block] for block in with_key}
         _require(len(distinct) == pool.num_cached_keys, "the map holds keys that no block has")
-        _require(sum(len(pool.blocks_with_key(key)) for key in distinct) == len(with_key), "the map names a block twice")
+        _require(
+            sum(len(pool.blocks_with_key(key)) for key in distinct) == len(with_key), "the map names a block twice"
+        )
         _require(cache.phantom_blocks <= set(with_key), "a phantom block has no key")

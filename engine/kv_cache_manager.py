@@ -67,9 +67,7 @@ class KVCacheManager:
                 blocks, num_phantom_blocks = self._judge_phantoms(blocks)
                 num_phantom_tokens += num_phantom_blocks * group.block_size
             tables.append(blocks)
-        num_tokens = min(
-            len(table) * group.block_size for table, group in zip(tables, self.groups, strict=True)
-        )
+        num_tokens = min(len(table) * group.block_size for table, group in zip(tables, self.groups, strict=True))
         return Hit(tables, num_tokens, num_phantom_tokens)
 
     def allocate_slots(

@@ -45,9 +45,7 @@ class LayerSpec:
         """
         if kv_cache_dtype == "fp8_ds_mla":
             if not self.is_latent or self.head_size != 576:
-                raise ValueError(
-                    "kv_cache_dtype fp8_ds_mla needs an MLA model with a latent of 512 + 64 values"
-                )
+                raise ValueError("kv_cache_dtype fp8_ds_mla needs an MLA model with a latent of 512 + 64 values")
             return _FP8_DS_MLA_TOKEN_BYTES
         name = model_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
         if name not in _KV_CACHE_DTYPE_BYTES:

@@ -40,9 +40,7 @@ def cache_layers(
     return [layers[first:end] for first, end in pipeline_layers(len(layers), pipeline_parallel_size)]
 
 
-def _layer(
-    spec: LayerSpec, block_size: int, token_bytes: int, state_page_bytes: int, dtype: str
-) -> CacheLayer:
+def _layer(spec: LayerSpec, block_size: int, token_bytes: int, state_page_bytes: int, dtype: str) -> CacheLayer:
     if spec.kind == "mamba":
         return CacheLayer(spec, block_size, spec.sequence_state_bytes(dtype), state_page_bytes)
     return CacheLayer(spec, block_size, block_size * token_bytes, block_size * token_bytes)

@@ -81,9 +81,7 @@ def plan_cache(
     for layers in rank_layers:
         block_bytes.append(max(group.bytes_on(first, first + len(layers)) for group in groups))
         first += len(layers)
-    rank_blocks = [
-        bytes_ // per_block for bytes_, per_block in zip(available_bytes, block_bytes, strict=True)
-    ]
+    rank_blocks = [bytes_ // per_block for bytes_, per_block in zip(available_bytes, block_bytes, strict=True)]
     room_bytes = list(available_bytes)
     if num_gpu_blocks_override is not None:
         rank_blocks = [num_gpu_blocks_override] * len(rank_blocks)
@@ -118,9 +116,7 @@ def format_gib(num_bytes: int) -> str:
     return f"{round(num_bytes / GIB, 2)}"
 
 
-def _request_blocks(
-    groups: Sequence[CacheGroup], length_tokens: int, in_flight_tokens: int, mamba_blocks: int
-) -> int:
+def _request_blocks(groups: Sequence[CacheGroup], length_tokens: int, in_flight_tokens: int, mamba_blocks: int) -> int:
     return sum(group.request_blocks(length_tokens, in_flight_tokens, mamba_blocks) for group in groups)
 
 
@@ -136,9 +132,7 @@ def _longest_fit(needed_blocks: Callable[[int], int], usable_blocks: int, longes
     return fits
 
 
-def _check(
-    needed_blocks: Callable[[int], int], usable_bytes: int, block_bytes: int, max_model_len: int
-) -> None:
+def _check(needed_blocks: Callable[[int], int], usable_bytes: int, block_bytes: int, max_model_len: int) -> None:
     """vLLM's start-up check of one rank. SizingError with its message."""
     if usable_bytes <= 0:
         raise SizingError(
@@ -150,14 +144,11 @@ def _check(
     if needed_bytes <= usable_bytes:
         return
     longest = _longest_fit(needed_blocks, usable_bytes // block_bytes, max_model_len)
-    hint = (
-        f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
-    )
+    hint = f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
     raise SizingError(
         f"To serve at least one request with the model's max seq len ({max_model_len}), "
         f"({format_gib(needed_bytes)} GiB KV cache is needed, which is larger than the available KV cache "
         f"memory ({format_gib(usable_bytes)} GiB). {hint}Try increasing `gpu_memory_utilization` (which also "
-        "controls CPU memory on the CPU backend) or decreasing `max_model_len` when initializing the engine. "
-        + _SEE,
+        "controls CPU memory on the CPU backend) or decreasing `max_model_len` when initializing the engine. " + _SEE,
         suggested_max_model_len=longest or None,
     )

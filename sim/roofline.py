@@ -63,9 +63,7 @@ class RooflineStepTime:
         attention_ns = 1e9 / (gpu.bf16_flops_per_s * ATTENTION_EFFICIENCY)
 
         dense_bytes = dense_params = expert_params = 0.0
-        experts: dict[float, float] = defaultdict(
-            float
-        )  # chance that a token misses an expert -> bytes of all
+        experts: dict[float, float] = defaultdict(float)  # chance that a token misses an expert -> bytes of all
         windows: dict[int | None, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
         written_bytes = state_bytes = 0
         for layer in shape.layers:
@@ -105,9 +103,7 @@ class RooflineStepTime:
             link_bytes_per_s = gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s
             token_bytes_sent = 2 * (tp - 1) / tp * shape.hidden_size * shape.dtype_bytes  # ring all-reduce
             self._fixed_ns += 2 * shape.num_layers * ALL_REDUCE_LATENCY_NS
-            self._token_link_ns = (
-                2 * shape.num_layers * token_bytes_sent * 1e9 / (link_bytes_per_s * LINK_EFFICIENCY)
-            )
+            self._token_link_ns = 2 * shape.num_layers * token_bytes_sent * 1e9 / (link_bytes_per_s * LINK_EFFICIENCY)
         self._description: dict[str, float | int | str] = {
             "model": self.name,
             "gpu": gpu.name,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import simpy
+from simpy.events import EventPriority
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -25,7 +26,7 @@ from sim.step_time import StepTimeModel
 from workloads.errors import WorkloadError
 from workloads.request_record import RequestRecord
 
-_AFTER_ARRIVALS = 2
+_AFTER_ARRIVALS = EventPriority(2)
 """SimPy priority behind its NORMAL: the engine wakes up after everything else of the same instant."""
 
 
@@ -87,18 +88,18 @@ class ServerSimulation:
         self._read_arrivals()
         self.environment.process(self._engine_loop())
         self.environment.run()
-        self.recorder.close(self.environment.now, self._unfinished())
+        self.recorder.close(self.now_ns, self._unfinished())
         return self.recorder
 
     # ---------------------------------------------------------------- clients
 
     def _read_arrivals(self, _event: object = None) -> None:
         """Take the records that are due and can be sent; come back when the next one is due."""
-        now = self.environment.now
-        while self._next_record is not None and self._next_record.arrival_ns <= now and not self._ready:
+        now_ns = self.now_ns
+        while self._next_record is not None and self._next_record.arrival_ns <= now_ns and not self._ready:
             self._arrive(self._next_record)
             self._next_record = next(self._records, None)
-        if self._next_record is not None and self._next_record.arrival_ns > now:
+        if self._next_record is not None and self._next_record.arrival_ns > now_ns:
             self._call_at(self._next_record.arrival_ns, self._read_arrivals)
 
     def _arrive(self, record: RequestRecord) -> None:
@@ -118,13 +119,13 @@ class ServerSimulation:
     def _think(self, record: RequestRecord, completed_ns: int) -> None:
         """Send a later turn once its user has thought."""
         assert record.think_time_ns is not None
-        due_ns = max(completed_ns + record.think_time_ns, self.environment.now)
+        due_ns = max(completed_ns + record.think_time_ns, self.now_ns)
         self._call_at(due_ns, lambda _event: self._send(record))
 
     def _turn_done(self, name: str) -> None:
         session = self._sessions[name]
         session.num_open -= 1
-        session.completed_ns = self.environment.now
+        session.completed_ns = self.now_ns
         if session.later_turns and not session.num_open:
             session.num_open += 1
             self._think(session.later_turns.popleft(), session.completed_ns)
@@ -138,11 +139,11 @@ class ServerSimulation:
             self.recorder.refuse(record, refusal)
             self._client_done(record.session)
             return
-        request = self._factory.make(record, self.environment.now)
+        request = self._factory.make(record, self.now_ns)
         self._num_at_server += 1
         if record.session is not None:
             self._session_of[request] = record.session
-        self.recorder.arrive(request, record, self.environment.now)
+        self.recorder.arrive(request, record, self.now_ns)
         self._executor.expect(request, record)
         try:
             self.scheduler.add_request(request)
@@ -156,7 +157,7 @@ class ServerSimulation:
         """Tell the recorder and the clients which requests ended; whether any did."""
         ended = self.scheduler.take_ended()
         for request in ended:
-            self.recorder.end(request, self.environment.now)
+            self.recorder.end(request, self.now_ns)
             self._num_at_server -= 1
             self._client_done(self._session_of.pop(request, None))
         return bool(ended)
@@ -197,18 +198,18 @@ class ServerSimulation:
                 # Only an arrival can change anything: the next step would be as empty as this one.
                 self._idle = self.environment.event()
                 yield self._idle
-                yield self._at(self.environment.now)
+                yield self._at(self.now_ns)
             elif self._makes_no_progress():
                 return
 
     def _submit(self, step: Step) -> None:
         """Start a step when the device is free: the one place where time is spent."""
-        now = self.environment.now
+        now_ns = self.now_ns
         ticket = self._executor.submit(step)
-        start_ns = max(self._device_free_ns, now)
+        start_ns = max(self._device_free_ns, now_ns)
         self._device_free_ns = start_ns + ticket[1]
         self._tickets[step.index] = (ticket, self._device_free_ns)
-        self.recorder.schedule(step, now, start_ns, self._device_free_ns)
+        self.recorder.schedule(step, now_ns, start_ns, self._device_free_ns)
 
     def _process_oldest(self) -> None:
         step = self._core.in_flight[0]
@@ -216,7 +217,7 @@ class ServerSimulation:
         result = self._executor.collect(ticket)
         self._core.process(result.tokens)
         self._steps_without_output = 0 if any(result.tokens) else self._steps_without_output + 1
-        self.recorder.process(step, result.tokens, self.environment.now)
+        self.recorder.process(step, result.tokens, self.now_ns)
         if self._checker:
             self._checker.check()
         self._collect_ended()
@@ -240,15 +241,20 @@ class ServerSimulation:
 
     # ---------------------------------------------------------------- the clock
 
+    @property
+    def now_ns(self) -> int:
+        """Simulated time since the start of the workload."""
+        return int(self.environment.now)
+
     def _at(self, time_ns: int) -> simpy.Event:
         """An event at ``time_ns``, behind all others of that instant."""
         event = simpy.Event(self.environment)
         event._ok, event._value = True, None
-        self.environment.schedule(event, _AFTER_ARRIVALS, time_ns - self.environment.now)
+        self.environment.schedule(event, _AFTER_ARRIVALS, time_ns - self.now_ns)
         return event
 
     def _call_at(self, time_ns: int, function: Callable[[simpy.Event], None]) -> None:
-        event = self.environment.timeout(time_ns - self.environment.now)
+        event = self.environment.timeout(time_ns - self.now_ns)
         assert event.callbacks is not None
         event.callbacks.append(function)
 

@@ -19,9 +19,7 @@ _UNKNOWN_OUTPUT: Sequence[int] = (UNKNOWN_TOKEN,)
 def step_shape(step: Step) -> StepShape:
     """The sums of ``step`` that a step-time model looks at."""
     decode_sequences = prefill_tokens = context_tokens = attention_pairs = 0
-    for request, num_tokens, num_computed in zip(
-        step.requests, step.num_tokens, step.num_computed_tokens, strict=True
-    ):
+    for request, num_tokens, num_computed in zip(step.requests, step.num_tokens, step.num_computed_tokens, strict=True):
         context_tokens += num_computed + num_tokens
         if num_tokens == 1 and num_computed >= request.num_prompt_tokens:
             decode_sequences += 1
