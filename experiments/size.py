@@ -130,9 +130,7 @@ def plan_lines(result: SizingResult) -> list[str]:
     lines.append(capacity_line(plan))
     share = plan.request_blocks(1) / plan.num_blocks
     if share > TINY_REQUEST_SHARE:
-        lines.append(
-            f"warning: a request of one token takes {plan.request_blocks(1)} blocks, {share:.1%} of the pool"
-        )
+        lines.append(f"warning: a request of one token takes {plan.request_blocks(1)} blocks, {share:.1%} of the pool")
     return lines
 
 

@@ -119,17 +119,13 @@ def resolve_inputs(args: argparse.Namespace) -> SizingInputs:
     gpu = load_gpu(args.gpu) if args.gpu else None
     notes = list(shape.notes)
     if args.block_size % 16:
-        notes.append(
-            f"block size {args.block_size}: simulation only; vLLM's GPU kernels need multiples of 16"
-        )
+        notes.append(f"block size {args.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
     if any(layer.spec.is_latent for layer in shape.layers) and args.block_size % 64:
         notes.append("MLA kernels of vLLM on GPUs want blocks of 64 tokens or a multiple")
     batched_tokens, num_seqs = _batch_limits(args, gpu, notes)
     max_model_len = shape.max_position_tokens if args.max_model_len in (None, -1) else args.max_model_len
     if max_model_len > shape.max_position_tokens:
-        raise UserError(
-            f"--max-model-len {max_model_len} is more than the model's {shape.max_position_tokens} tokens"
-        )
+        raise UserError(f"--max-model-len {max_model_len} is more than the model's {shape.max_position_tokens} tokens")
     try:
         rank_layers = cache_layers(
             shape,
@@ -206,9 +202,7 @@ def _check_ranges(args: argparse.Namespace) -> None:
     if args.max_model_len is not None and args.max_model_len < 1 and args.max_model_len != -1:
         raise UserError(f"--max-model-len must be at least 1, or -1 to fit, not {args.max_model_len}")
     if not 0.0 < args.gpu_memory_utilization <= 1.0:
-        raise UserError(
-            f"--gpu-memory-utilization must be above 0 and at most 1, not {args.gpu_memory_utilization}"
-        )
+        raise UserError(f"--gpu-memory-utilization must be above 0 and at most 1, not {args.gpu_memory_utilization}")
 
 
 def _with_dtype(shape: ModelShape, dtype: str) -> ModelShape:

@@ -208,11 +208,7 @@ def summarise(counts: Counter[int]) -> dict[str, float]:
         low = at(below)
         return low + (at(below + 1) - low) * part / 100 if part else float(low)
 
-    return (
-        {"total": total, "mean": total / end}
-        | {f"p{q}": percentile(q) for q in (50, 90, 99)}
-        | {"max": values[-1]}
-    )
+    return {"total": total, "mean": total / end} | {f"p{q}": percentile(q) for q in (50, 90, 99)} | {"max": values[-1]}
 
 
 class _Gaps:
@@ -267,9 +263,7 @@ def _lacks(known_by: Counter[str], num_zero_outputs: int) -> list[str]:
     elif known_by["length"]:
         notes.append(f"{known_by['length']:,} prompts are known by length only: their hits will be unknown")
     if known_by["hash_ids"]:
-        notes.append(
-            "hash ids name prompts only: hits on earlier outputs show where later prompts repeat their ids"
-        )
+        notes.append("hash ids name prompts only: hits on earlier outputs show where later prompts repeat their ids")
     if num_zero_outputs:
         notes.append(f"{num_zero_outputs:,} requests have no output tokens: they will be refused one by one")
     return notes

@@ -12,6 +12,8 @@ from engine.request import FinishReason, Request
 from engine.scheduler import Scheduler
 from workloads.request_record import RequestRecord
 
+SECOND_NS = 1_000_000_000
+
 NEVER = -1
 """A time that did not come."""
 
@@ -98,6 +100,8 @@ class Recorder:
         self.first_refused: dict[str, str] = {}
         """Per reason, where the first such record stands."""
         self.inter_token_latencies_ns: Counter[int] = Counter()
+        self.output_tokens_per_s: Counter[int] = Counter()
+        """Output tokens delivered in each second since the start."""
         self.unfinished: list[str] = []
         """Ids of requests that were still live when nothing could move any more."""
         self.end_ns = 0
@@ -152,18 +156,22 @@ class Recorder:
     def process(self, step: Step, tokens: Sequence[Sequence[int]], now_ns: int) -> None:
         """The output of a step was delivered at ``now_ns``."""
         latencies = self.inter_token_latencies_ns
+        num_delivered = 0
         for request, token_ids in zip(step.requests, tokens, strict=True):
             if not token_ids:
                 continue
             row = self._open.get(request)
             if row is None or request.num_tokens == row.num_tokens:
                 continue
+            num_delivered += request.num_tokens - row.num_tokens
             row.num_tokens = request.num_tokens
             if row.first_token_ns == NEVER:
                 row.first_token_ns = now_ns
             else:
                 latencies[now_ns - row.last_token_ns] += 1
             row.last_token_ns = now_ns
+        if num_delivered:
+            self.output_tokens_per_s[now_ns // SECOND_NS] += num_delivered
 
     def end(self, request: Request, now_ns: int) -> None:
         """A request ended, for whatever reason."""

@@ -55,7 +55,9 @@ class ServerSimulation:
         max_concurrency: int | None = None,
         check: bool = False,
         on_progress: Callable[[int], None] | None = None,
+        on_refusal: Callable[[str, str], None] | None = None,
     ) -> None:
+        """``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why."""
         self.environment = simpy.Environment()
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
@@ -64,6 +66,7 @@ class ServerSimulation:
         self._factory = RequestFactory(self.scheduler.keys, config.max_model_len, ignore_eos=ignore_eos)
         self._checker = InvariantChecker(self.scheduler) if check else None
         self._on_progress = on_progress
+        self._on_refusal = on_refusal
         self._max_concurrency = max_concurrency
         self._num_at_server = 0
         self._sends_ready = False
@@ -137,6 +140,8 @@ class ServerSimulation:
         refusal = self._factory.refusal(record)
         if refusal:
             self.recorder.refuse(record, refusal)
+            if self._on_refusal:
+                self._on_refusal(record.source, refusal)
             self._client_done(record.session)
             return
         request = self._factory.make(record, self.now_ns)
@@ -150,6 +155,8 @@ class ServerSimulation:
         except ValueError as error:
             raise WorkloadError(record.source, str(error)) from None
         if request.is_finished:
+            if self._on_refusal:
+                self._on_refusal(record.source, request.finish_message)
             self._collect_ended()
         self._wake_engine()
 

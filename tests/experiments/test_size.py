@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from experiments import listing, size
+from experiments import list_gpus, list_models, size
 from experiments.errors import UserError
 from experiments.sizing_options import add_sizing_arguments, parse_bytes, resolve_sizing
 
@@ -185,7 +185,7 @@ def test_sizes_that_are_not(text):
 
 
 def test_listings(capsys):
-    assert listing.run_models(argparse.Namespace()) == 0
+    assert list_models.run(argparse.Namespace()) == 0
     assert "meta-llama/Llama-3.1-8B" in capsys.readouterr().out
-    assert listing.run_gpus(argparse.Namespace()) == 0
+    assert list_gpus.run(argparse.Namespace()) == 0
     assert "H200-141GB" in capsys.readouterr().out

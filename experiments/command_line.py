@@ -1,0 +1,117 @@
+"""The ``kvtwin`` command: finds the subcommand's module, parses its options, turns user errors into one line.
+
+Subcommand modules are imported when they are asked for, so that ``kvtwin --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+
+from engine.config import VLLM_VERSION
+from experiments.errors import UserError
+from workloads.errors import WorkloadError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: the module that has its ``add_arguments(parser)`` and ``run(args) -> exit code``."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "replay": Command("experiments.replay", "simulate a server that is sent a trace; print what came of it"),
+    "size": Command("experiments.size", "from gigabytes to blocks, without a trace"),
+    "trace inspect": Command("experiments.trace_inspect", "what is in a trace file, and what it lacks"),
+    "trace generate": Command("experiments.trace_generate", "write a synthetic workload, seeded"),
+    "demo": Command("experiments.demo", "replay a bundled workload on a small pool"),
+    "models": Command("experiments.list_models", "models known by name"),
+    "gpus": Command("experiments.list_gpus", "GPUs known by name"),
+}
+
+EPILOGUE = """\
+Start with:
+  kvtwin demo
+  kvtwin trace inspect TRACE
+  kvtwin replay TRACE --model meta-llama/Llama-3.1-8B --gpu h200
+
+Flags that vLLM has carry vLLM's names and defaults; `kvtwin COMMAND --help` lists them.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 for a run that did not succeed, 2 for a mistake in the input."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        name, rest = _split_command(words)
+        if name is None:
+            return 0
+        command = COMMANDS[name]
+        module = import_module(command.module)
+        parser = argparse.ArgumentParser(
+            prog=f"kvtwin {name}",
+            description=f"{command.summary[0].upper()}{command.summary[1:]}. Models vLLM {VLLM_VERSION}.",
+            epilog=getattr(module, "EPILOGUE", None),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(parser)
+        exit_code: int = module.run(parser.parse_args(rest))
+        sys.stdout.flush()
+        return exit_code
+    except (UserError, WorkloadError) as error:
+        print(f"kvtwin: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("kvtwin: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`kvtwin ... | head`); keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _split_command(words: list[str]) -> tuple[str | None, list[str]]:
+    """The command's name and its arguments; None when help or the version was printed instead."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help_text())
+        return None, []
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"kvtwin {version('kvtwin')} (models vLLM {VLLM_VERSION})")
+        return None, []
+    for length in (2, 1):
+        name = " ".join(words[:length])
+        if name in COMMANDS:
+            return name, words[length:]
+    if any(name.startswith(f"{words[0]} ") for name in COMMANDS) and words[1:2] in ([], ["-h"], ["--help"]):
+        print(_help_text(words[0]))
+        return None, []
+    asked = " ".join(words[:2]) if words[0] == "trace" else words[0]
+    near = get_close_matches(asked, COMMANDS, n=1, cutoff=0.5)
+    hint = f"; did you mean `kvtwin {near[0]}`?" if near else f"; commands: {', '.join(COMMANDS)}"
+    raise UserError(f"unknown command {asked!r}{hint}")
+
+
+def _help_text(group: str = "") -> str:
+    lines = [
+        f"usage: kvtwin {group + ' ' if group else ''}COMMAND [OPTIONS]",
+        "",
+        f"Simulates an LLM server's paged KV cache; decides as vLLM {VLLM_VERSION} does.",
+        "",
+        "commands:",
+    ]
+    lines += [f"  {name:<16} {command.summary}" for name, command in COMMANDS.items() if name.startswith(group)]
+    return "\n".join([*lines, "", EPILOGUE])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

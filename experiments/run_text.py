@@ -1,0 +1,107 @@
+"""A run's summary as text: the layout of ``vllm bench serve``, then a section on the KV cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.config import VLLM_VERSION
+
+WIDTH = 50
+_LATENCY_TITLES = {
+    "ttft": ("Time to First Token", "TTFT"),
+    "tpot": ("Time per Output Token (excl. 1st token)", "TPOT"),
+    "itl": ("Inter-token Latency", "ITL"),
+    "e2el": ("End-to-end Latency", "E2EL"),
+}
+
+
+def bench_lines(summary: dict[str, Any], metrics: tuple[str, ...], percentiles: tuple[float, ...]) -> list[str]:
+    """The part that ``vllm bench serve`` prints, line for line."""
+    lines = [_title(" Serving Benchmark Result ", "=")]
+    lines += [_row("Successful requests:", summary["completed"]), _row("Failed requests:", summary["failed"])]
+    if summary["max_concurrency"] is not None:
+        lines.append(_row("Maximum request concurrency:", summary["max_concurrency"]))
+    if summary["request_rate"] != "inf":
+        lines.append(_row("Request rate configured (RPS):", f"{summary['request_rate']:.2f}"))
+    lines += [
+        _row("Benchmark duration (s):", f"{summary['duration']:.2f}"),
+        _row("Total input tokens:", summary["total_input_tokens"]),
+        _row("Total generated tokens:", summary["total_output_tokens"]),
+        _row("Request throughput (req/s):", f"{summary['request_throughput']:.2f}"),
+    ]
+    if summary["request_goodput"] is not None:
+        lines.append(_row("Request goodput (req/s):", f"{summary['request_goodput']:.2f}"))
+    lines += [
+        _row("Output token throughput (tok/s):", f"{summary['output_throughput']:.2f}"),
+        _row("Peak output token throughput (tok/s):", f"{summary['max_output_tokens_per_s']:.2f}"),
+        _row("Peak concurrent requests:", f"{summary['max_concurrent_requests']:.2f}"),
+        _row("Total token throughput (tok/s):", f"{summary['total_token_throughput']:.2f}"),
+    ]
+    for name in metrics:
+        title, short = _LATENCY_TITLES[name]
+        lines.append(_title(title, "-"))
+        lines.append(_row(f"Mean {short} (ms):", f"{summary[f'mean_{name}_ms']:.2f}"))
+        lines.append(_row(f"Median {short} (ms):", f"{summary[f'median_{name}_ms']:.2f}"))
+        for percent in percentiles:
+            lines.append(_row(f"P{percent:g} {short} (ms):", f"{summary[f'p{percent:g}_{name}_ms']:.2f}"))
+    return lines
+
+
+def cache_lines(summary: dict[str, Any]) -> list[str]:
+    """The KV cache section: every hit rate with its name and denominator."""
+    usable = summary["num_gpu_blocks"] - 1
+    hits, queries = summary["prefix_cache_hits"], summary["prefix_cache_queries"]
+    lines = [
+        _title(f" KV Cache (vLLM {VLLM_VERSION}) ", "-"),
+        _row("Usable blocks:", f"{usable} x {summary['block_size']} tokens"),
+        _row(
+            "Peak / mean usage (%):",
+            f"{_percent(summary['kv_cache_usage_peak'])} / {_percent(summary['kv_cache_usage_mean'])}",
+        ),
+        _row(
+            "Peak running / waiting requests:", f"{summary['max_running_requests']} / {summary['max_waiting_requests']}"
+        ),
+        _row("Hit tokens / queried tokens:", f"{'unknown' if hits is None else hits} / {queries}"),
+        _row("Hit rate, tokens (%):", _percent(summary["prefix_cache_hit_rate"])),
+        _row("  of the last 1000 requests (%):", _percent(summary["prefix_cache_hit_rate_last_1000_requests"])),
+        _row(
+            f"  of {summary['prompt_full_blocks']} full prompt blocks (%):",
+            _percent(summary["prefix_cache_block_hit_rate"]),
+        ),
+        _row("  requests with a hit (%):", _percent(summary["request_hit_rate"])),
+    ]
+    if summary["preempted_prefix_cache_requests"]:
+        lines.append(
+            _row(
+                "Resumed requests, hit / queried tokens:",
+                f"{summary['preempted_prefix_cache_hits']} / {summary['preempted_prefix_cache_queries']}",
+            )
+        )
+    lines += [
+        _row("Evicted blocks:", summary["num_evictions"]),
+        _row("Preemptions (requests):", f"{summary['num_preemptions']} ({summary['num_requests_preempted']})"),
+        _row("Tokens computed twice:", _with_share(summary["recomputed_tokens"], summary["scheduled_tokens"])),
+        _row("Phantom hit tokens:", summary["phantom_hit_tokens"]),
+        _row("Steps:", summary["steps"]),
+        _row("Rejected requests:", summary["rejected"]),
+    ]
+    lines += [_row(f"  {reason}:", count) for reason, count in summary["rejected_by_reason"].items()]
+    if summary["unfinished"]:
+        lines.append(_row("Unfinished requests:", summary["unfinished"]))
+    return [*lines, "=" * WIDTH]
+
+
+def _title(text: str, fill: str) -> str:
+    return f"{text:{fill}^{WIDTH}}"
+
+
+def _row(label: str, value: object) -> str:
+    return f"{label:<40} {value!s:<10}".rstrip()
+
+
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{100 * share:.2f}"
+
+
+def _with_share(part: int, whole: int) -> str:
+    return f"{part} ({part / whole:.2%} of all)" if part else "0"
