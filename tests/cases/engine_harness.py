@@ -33,7 +33,7 @@ class Engine:
         self.statistics = self.scheduler.statistics
         self.requests: dict[str, Request] = {}
         self.steps: list[Step] = []
-        self._checker = InvariantChecker(self.scheduler) if check else None
+        self.checker = InvariantChecker(self.scheduler) if check else None
         self._outputs: dict[Request, Sequence[int]] = {}
         self._fresh_tokens = count(1_000_000)
         self._arrivals = count()
@@ -83,8 +83,8 @@ class Engine:
             self.steps.append(step)
         if self.core.must_collect():
             self.core.process(self._sample(self.core.in_flight[0]))
-        if self._checker:
-            self._checker.check()
+        if self.checker:
+            self.checker.check()
         return step
 
     def run(self, max_iterations: int = 5_000) -> list[Step]:
