@@ -1,0 +1,177 @@
+"""Block keys: equal for equal prefixes, and for nothing else."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.block_hashes import Image, LoraAdapter
+from engine.block_keys import UNKNOWN_TOKEN, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
+
+ALWAYS = {"deadline": None, "derandomize": True, "database": None}
+SQL, CHAT = LoraAdapter("sql", "/loras/sql", 1), LoraAdapter("chat", "/loras/chat", 2)
+identities = st.tuples(st.sampled_from([None, SQL, CHAT]), st.sampled_from([None, "x", "y"]))
+few_tokens = st.lists(st.integers(0, 1), max_size=14)
+
+
+def keys_of(content, num_blocks):
+    keys = []
+    content.extend_keys(keys, num_blocks)
+    assert len(keys) == num_blocks
+    return keys
+
+
+def same_prefixes(first, second, named):
+    """Number of leading equal keys; behind them none may be equal to any other."""
+    equal = 0
+    while equal < min(len(first), len(second)) and first[equal] == second[equal]:
+        equal += 1
+    everything = first + second[equal:]
+    assert len(everything) == len(set(everything)), "a key means two things"
+    assert all(key < 0 for key in first[named:])
+    return equal
+
+
+@settings(max_examples=200, **ALWAYS)
+@given(block_size=st.integers(1, 4), prompts=st.tuples(few_tokens, few_tokens), who=st.tuples(identities, identities))
+def test_known_tokens(block_size, prompts, who):
+    space = KeySpace(block_size)
+    keys = [
+        keys_of(TokenContent(space, tokens, *identity), len(tokens) // block_size)
+        for tokens, identity in zip(prompts, who, strict=True)
+    ]
+    assert all(key > 0 and key % 2 for key in keys[0] + keys[1])
+    expected = 0
+    if who[0] == who[1]:
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*prompts, strict=False)))
+        expected = shared // block_size
+    assert same_prefixes(keys[0], keys[1], len(keys[0])) == expected
+
+
+@settings(max_examples=200, **ALWAYS)
+@given(
+    block_size=st.integers(1, 4),
+    prompt=few_tokens,
+    outputs=st.lists(st.sampled_from([0, 1, UNKNOWN_TOKEN]), max_size=14),
+    steps=st.lists(st.integers(0, 5), max_size=30),
+)
+def test_keys_come_out_the_same_however_far_at_a_time(block_size, prompt, outputs, steps):
+    """Tokens are appended one by one, and keys asked for now and then; a private key only repeats itself."""
+    space = KeySpace(block_size)
+    content, keys = TokenContent(space, prompt), []
+    known = list(prompt)
+    for token, ahead in itertools.zip_longest(outputs, steps[: len(outputs)], fillvalue=0):
+        content.append((token,))
+        known.append(token)
+        content.extend_keys(keys, max(len(keys), len(known) // block_size - ahead))
+    content.extend_keys(keys, len(known) // block_size)
+    first_unknown = known.index(UNKNOWN_TOKEN) if UNKNOWN_TOKEN in known else len(known)
+    named = first_unknown // block_size
+    assert keys[:named] == keys_of(TokenContent(space, known), len(known) // block_size)[:named]
+    assert all(key < 0 for key in keys[named:])
+    assert len(set(keys)) == len(keys)
+    assert content.token_ids(0, len(known)) == known
+
+
+@settings(max_examples=300, **ALWAYS)
+@given(
+    block_size=st.integers(1, 9),
+    id_tokens=st.integers(1, 6),
+    ids=st.tuples(*[st.lists(st.integers(0, 1), max_size=5)] * 2),
+    missing=st.tuples(*[st.integers(-3, 8)] * 2),
+    who=st.tuples(identities, identities),
+    one_at_a_time=st.booleans(),
+)
+def test_prefix_ids(block_size, id_tokens, ids, missing, who, one_at_a_time):
+    """A block is the same when all ids up to the one with its last token are; behind the ids it is private."""
+    space = KeySpace(block_size)
+    keys, named = [], []
+    for prefix_ids, fewer, identity in zip(ids, missing, who, strict=True):
+        num_tokens = max(0, len(prefix_ids) * id_tokens - fewer)
+        content = PrefixIdContent(space, num_tokens, prefix_ids, id_tokens, *identity)
+        named.append(min(num_tokens, len(prefix_ids) * id_tokens) // block_size)
+        own = []
+        for count in range(num_tokens // block_size + 3) if one_at_a_time else [num_tokens // block_size + 2]:
+            content.extend_keys(own, count)
+        keys.append(own)
+        assert all(key > 0 and key % 2 == 0 for key in own[: named[-1]])
+        assert content.token_ids(0, 5) == []
+    expected = 0
+    if who[0] == who[1]:
+        for index in range(min(named)):
+            last_id = ((index + 1) * block_size - 1) // id_tokens
+            if ids[0][: last_id + 1] != ids[1][: last_id + 1]:
+                break
+            expected += 1
+    assert same_prefixes(keys[0], keys[1], named[0]) == expected
+
+
+def test_an_empty_salt_is_none_for_tokens():
+    space = KeySpace(4)
+    assert keys_of(TokenContent(space, [1] * 8, None, ""), 2) == keys_of(TokenContent(space, [1] * 8), 2)
+
+
+@pytest.mark.xfail(strict=True, reason="the empty salt is taken for a salt")
+def test_an_empty_salt_is_none_for_prefix_ids():
+    space = KeySpace(4)
+    empty, none = (PrefixIdContent(space, 8, [1, 2], 4, None, salt) for salt in ("", None))
+    assert keys_of(empty, 2) == keys_of(none, 2)
+
+
+def test_ids_of_different_stretches_are_different_prefixes():
+    space = KeySpace(4)
+    first = keys_of(PrefixIdContent(space, 64, [1, 2], 32), 16)
+    second = keys_of(PrefixIdContent(space, 64, [1, 2, 3, 4], 16), 16)
+    assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize(("block_size", "blocks"), [(16, 32), (256, 2), (512, 1), (784, 0)])
+def test_ids_that_differ_in_their_second(block_size, blocks):
+    """D9's rows of 1024 tokens, [0, 1] and [0, 2]: 512 tokens are the same, but not with blocks of 784."""
+    space = KeySpace(block_size)
+    first, second = (
+        keys_of(PrefixIdContent(space, 1024, prefix_ids, 512), 1024 // block_size) for prefix_ids in ([0, 1], [0, 2])
+    )
+    assert same_prefixes(first, second, len(first)) == blocks
+
+
+@settings(max_examples=100, **ALWAYS)
+@given(block_size=st.integers(1, 9), offsets=st.tuples(st.integers(0, 40), st.integers(0, 40)))
+def test_images_in_a_prompt_of_prefix_ids(block_size, offsets):
+    """Another image, or the same at another place, makes a difference from its first block on."""
+    space = KeySpace(block_size)
+    keys = [
+        keys_of(
+            PrefixIdContent(space, 60, range(10), 6, images=[Image("cat", offset, 5)]),
+            60 // block_size,
+        )
+        for offset in offsets
+    ]
+    expected = 60 // block_size if offsets[0] == offsets[1] else min(offsets) // block_size
+    assert same_prefixes(keys[0], keys[1], 60 // block_size) == min(expected, 60 // block_size)
+
+
+def test_nothing_known():
+    space = KeySpace(4)
+    first, second = (OpaqueContent(space) for _ in range(2))
+    keys = keys_of(first, 5) + keys_of(second, 5)
+    assert len(set(keys)) == 10
+    assert all(key < 0 for key in keys)
+    first.append((1, 2))
+    assert first.token_ids(0, 9) == []
+    assert first.extra_keys(0) is None
+
+
+def test_kinds_of_content_never_meet():
+    space = KeySpace(2)
+    contents = [TokenContent(space, [0] * 20), PrefixIdContent(space, 20, [0] * 5, 4), OpaqueContent(space)]
+    keys = [key for content in contents for key in keys_of(content, 10)]
+    assert len(set(keys)) == 30
+    assert [space.hash_of_key(key) is not None for key in keys] == [True] * 10 + [False] * 20
+
+
+def test_keys_and_hashes_name_each_other():
+    space = KeySpace(2)
+    for key in keys_of(TokenContent(space, range(20)), 10):
+        assert space.key_of_hash(space.hash_of_key(key)) == key
