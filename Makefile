@@ -18,6 +18,11 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Compare with the real vLLM scheduler on N fresh random cases (sets up the oracle on first use: minutes, gigabytes).
+N ?= 300
+parity: $(DEV_STAMP)
+	$(BIN)/python -m tests.parity.fresh --count $(N) $(if $(SEED),--seed $(SEED))
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.parity.case import UnsupportedCase, read_jsonl, run_case
+from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
 from tests.parity.compare import compare
 
 SHOWN_PER_CASE = 3
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         try:
             case_steps, case_differences = compare_case(options.folder, name)
-        except UnsupportedCase as reason:
+        except UnsupportedCaseError as reason:
             print(f"{name}: skipped, needs {reason}")
             continue
         cases += 1

@@ -22,13 +22,31 @@ from engine.core import EngineCore
 from engine.executor import Step
 from engine.invariants import InvariantChecker
 from engine.kv_events import KVEvent
-from engine.request import Request, RequestStatus
+from engine.request import Request
 from engine.scheduler import Scheduler
 
 DEFAULT_VOCABULARY = 32000
 
+SAME_NAMES = (
+    "num_blocks",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_active_seqs",
+    "max_num_batched_tokens",
+    "max_num_scheduled_tokens",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "long_prefill_token_threshold",
+    "long_prefill_token_threshold_adaptive",
+    "watermark",
+    "scheduler_reserve_full_isl",
+    "prefill_schedule_interval",
+    "async_scheduling",
+)
+"""Settings that the oracle and our engine call alike."""
 
-class UnsupportedCase(Exception):
+
+class UnsupportedCaseError(Exception):
     """The case needs something that the engine does not model yet; the message names it."""
 
 
@@ -64,24 +82,18 @@ def _seeded_tokens(seed: str, length: int, vocabulary: int) -> list[int]:
 
 
 def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
-    """Our configuration for the oracle's. Raises UnsupportedCase."""
+    """Our configuration for the oracle's. Raises UnsupportedCaseError."""
     groups = case.get("groups") or [{"type": "full"}]
     if len(groups) > 1 or groups[0].get("type", "full") != "full":
-        raise UnsupportedCase("cache groups other than one of full attention")
+        raise UnsupportedCaseError("cache groups other than one of full attention")
     if case.get("num_speculative_tokens"):
-        raise UnsupportedCase("speculative decoding")
+        raise UnsupportedCaseError("speculative decoding")
     block_size = groups[0].get("block_size", case["block_size"])
     if case.get("prefix_match_unit") not in (None, block_size):
-        raise UnsupportedCase("prefix_match_unit")
+        raise UnsupportedCaseError("prefix_match_unit")
     max_loras = case["max_loras"] if case["max_loras"] is not None else num_loras
-    same_name = (
-        "num_blocks max_model_len max_num_seqs max_num_active_seqs max_num_batched_tokens "
-        "max_num_scheduled_tokens enable_prefix_caching enable_chunked_prefill long_prefill_token_threshold "
-        "long_prefill_token_threshold_adaptive watermark scheduler_reserve_full_isl prefill_schedule_interval "
-        "async_scheduling"
-    ).split()
     return EngineConfig(
-        **{name: case[name] for name in same_name},
+        **{name: case[name] for name in SAME_NAMES},
         block_size=block_size,
         prefix_caching_hash_algo=case["hash_algo"],
         hash_seed=case["none_hash_seed"],
@@ -137,8 +149,8 @@ class CaseRun:
 
     def run(self) -> Iterator[dict[str, Any]]:
         """One record per iteration."""
-        number = idle = 0
-        while True:
+        number = idle = iterations = 0
+        while iterations < self.case.get("max_steps", 10_000_000):
             if not self.core.has_work():
                 if not self.events:
                     return
@@ -151,6 +163,7 @@ class CaseRun:
             if not self.case["async_scheduling"] and "scheduled" not in record:
                 yield record
                 continue
+            iterations += 1
             busy = executed or any(step.total_tokens for step in self.core.in_flight)
             idle = 0 if busy else idle + 1
             if idle >= self.case.get("stall_steps", 8) and not self.events:
@@ -262,8 +275,9 @@ class CaseRun:
         record["sampled"] = sampled
         in_step = {id(request) for request in step.requests}
         record["finished"] = [
-            [request.request_id, str(request.finish_reason)] for request in ended if id(request) in in_step
-            and request.finish_reason != "abort"
+            [request.request_id, str(request.finish_reason)]
+            for request in ended
+            if id(request) in in_step and request.finish_reason != "abort"
         ]
         self.prefix = self._prefix_now()
         if self.case.get("kv_events"):
@@ -305,8 +319,5 @@ def _step_of(line: dict[str, Any]) -> int:
 
 
 def run_case(case: dict[str, Any], lines: list[dict[str, Any]], *, check: bool = False) -> Iterator[dict[str, Any]]:
-    """Log records of our engine for a case. Raises UnsupportedCase."""
+    """Log records of our engine for a case. Raises UnsupportedCaseError."""
     return CaseRun(case, lines, check=check).run()
-
-
-__all__ = ["RequestStatus", "UnsupportedCase", "read_jsonl", "run_case"]

@@ -14,12 +14,13 @@ def random_case(seed: int) -> Case:
     block_size = rng.choice((1, 2, 3, 4, 5, 8, 16, 16, 32))
     max_model_len = rng.choice((64, 128, 200, 512))
     blocks_of_longest = -(-max_model_len // block_size)
-    num_blocks = 1 + max(2, int(blocks_of_longest * rng.uniform(1.0, 3.0)))
+    is_tight = rng.random() < 0.6
+    num_blocks = 1 + max(2, int(blocks_of_longest * rng.uniform(1.0, 1.3 if is_tight else 3.0)))
     config: dict[str, Any] = {
         "block_size": block_size,
         "num_blocks": num_blocks,
         "max_model_len": max_model_len,
-        "max_num_seqs": rng.choice((1, 2, 4, 8, 16, 64)),
+        "max_num_seqs": rng.choice((1, 2, 4, 8, 8, 16, 16, 64)),
         "max_num_batched_tokens": rng.choice((64, 100, 256, 1024)),
         "enable_prefix_caching": rng.random() < 0.9,
         "policy": rng.choice(("fcfs", "fcfs", "priority")),
@@ -38,6 +39,7 @@ def random_case(seed: int) -> Case:
         "max_steps": 4000,
     }
     config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], config["max_num_seqs"])
+    config["long_prefill_token_threshold"] = min(config["long_prefill_token_threshold"], max_model_len)
     if config["hash_algo"].startswith("xxhash") or rng.random() < 0.2:
         config["none_hash_seed"] = str(rng.randrange(100))
     if rng.random() < 0.15:
@@ -59,18 +61,21 @@ def _random_workload(rng: random.Random, config: dict[str, Any]) -> list[dict[st
     max_model_len = config["max_model_len"]
     num_requests = rng.randint(8, 40)
     num_prefixes = rng.randint(1, 5)
-    prefix_tokens = [rng.randint(1, max_model_len // 2) for _ in range(num_prefixes)]
+    longest_prefix = rng.choice((max_model_len // 8, max_model_len // 2))
+    prefix_tokens = [rng.randint(1, longest_prefix) for _ in range(num_prefixes)]
     vocabulary = rng.choice((3, 32000))
     salts = rng.choice(((None,), (None, "a", "bob")))
     adapters = (None, "sql", "chat", "code") if config.get("max_loras") else (None,)
-    ends_early = rng.random() < 0.4
+    ends_early = rng.random() < 0.3
+    typical_output = rng.choice((20, max_model_len // 4, max_model_len // 2, max_model_len))
+    longest_tail = rng.choice((max_model_len // 16, max_model_len // 3))
     per_step = rng.choice((1, 2, 4, 40))
     twins = rng.random() < 0.25
     lines: list[dict[str, Any]] = []
     step = 0
     for index in range(num_requests):
         prefix = rng.randrange(num_prefixes)
-        tail = rng.randint(0 if prefix_tokens[prefix] else 1, max_model_len // 3)
+        tail = rng.randint(0, longest_tail)
         parts = [{"seed": f"s{prefix}", "len": prefix_tokens[prefix]}]
         if tail and rng.random() < 0.8:
             parts.append({"seed": f"u{rng.randrange(6) if twins else index}", "len": tail})
@@ -81,7 +86,7 @@ def _random_workload(rng: random.Random, config: dict[str, Any]) -> list[dict[st
             "id": f"r{index}",
             "arrival_step": step,
             "prompt_parts": parts,
-            "output_len": rng.choice((1, 2, rng.randint(1, 20), rng.randint(1, max_model_len))),
+            "output_len": rng.choice((1, 2, *[rng.randint(1, typical_output) for _ in range(4)])),
         }
         if config["policy"] == "priority":
             line["priority"] = rng.randint(-1, 3)
@@ -96,8 +101,6 @@ def _random_workload(rng: random.Random, config: dict[str, Any]) -> list[dict[st
                 line["eos_token_id"] = end
             else:
                 line["stop_token_ids"] = [end]
-            if rng.random() < 0.3:
-                line["min_tokens"] = rng.randint(0, line["output_len"])
         elif twins:
             line["output_token_ids"] = [7] * line["output_len"]
         lines.append(line)

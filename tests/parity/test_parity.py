@@ -1,0 +1,70 @@
+"""Our engine against logs of the real vLLM 0.33.0 scheduler, every field of every step."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.parity.__main__ import case_names, log_file, main
+from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
+from tests.parity.compare import compare
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden"
+GOLDEN_RANDOM = HERE / "golden_random"
+CASES = [(folder, name) for folder in (GOLDEN, GOLDEN_RANDOM) for name in case_names(folder)]
+
+
+def load(folder, name):
+    case = json.loads((folder / f"{name}.config.json").read_text())
+    return case, list(read_jsonl(log_file(folder, name, "workload"))), list(read_jsonl(log_file(folder, name, "log")))
+
+
+@pytest.mark.parametrize(("folder", "name"), CASES, ids=[f"{folder.name}/{name}" for folder, name in CASES])
+def test_every_field_of_every_step_agrees(folder, name):
+    case, lines, log = load(folder, name)
+    check = case["num_blocks"] <= 200
+    differences = [found for _, found in compare(log, run_case(case, lines, check=check)) if found]
+    assert not differences, "\n".join(str(one) for one in differences[0])
+    assert len(log) > 20
+
+
+def test_the_28_cases_in_scope_are_here():
+    assert len(case_names(GOLDEN)) == 28
+
+
+def test_the_comparison_sees_a_wrong_decision():
+    """A negative control: every kind of field, changed once, is noticed."""
+    case, lines, log = load(GOLDEN, "ops")
+    for field in {field for record in log for field in record} - {"step"}:
+        forged = copy.deepcopy(log)
+        record = next(record for record in forged if field in record)
+        record[field] = "forged"
+        found = [one for _, differences in compare(forged, run_case(case, lines)) for one in differences]
+        assert [one.field for one in found] == [field]
+
+
+def test_the_comparison_sees_a_log_that_ends_early():
+    case, lines, log = load(GOLDEN, "cache_salt")
+    assert [one for _, differences in compare(log[:-1], run_case(case, lines)) for one in differences]
+
+
+def test_a_changed_setting_makes_a_difference():
+    case, lines, log = load(GOLDEN, "watermark")
+    assert any(found for _, found in compare(log, run_case(case | {"watermark": 0.0}, lines)))
+
+
+def test_what_is_not_modelled_is_named():
+    case, lines, _ = load(GOLDEN, "async")
+    with pytest.raises(UnsupportedCaseError, match="speculative"):
+        run_case(case | {"num_speculative_tokens": 2}, lines)
+    with pytest.raises(UnsupportedCaseError, match="groups"):
+        run_case(case | {"groups": [{"type": "full"}, {"type": "sliding_window", "sliding_window": 8}]}, lines)
+
+
+def test_command_line(capsys):
+    assert main([str(GOLDEN), "--only", "cache_salt"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "cases 1 steps 41 differences 0"
