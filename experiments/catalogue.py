@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ _HERE = Path(__file__).parent
 _MODELS = _HERE / "models"
 _GPUS = _HERE / "gpus.yaml"
 _GIB = 1 << 30
+_MOST = 1_000_000
+_MOST_LAYERS = 10_000
 
 
 def model_names() -> list[str]:
@@ -30,9 +33,9 @@ def load_model(name_or_path: str) -> ModelShape:
     UserError: no such model, with the nearest names; or a config.json that cannot be read.
     """
     path = Path(name_or_path)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "config.json"
-    if path.suffix == ".json" or path.is_file():
+    if path.suffix == ".json" or os.path.isfile(path):
         return _shape(_read_json(path), str(name_or_path))
     wanted = name_or_path.lower()
     for config in _model_configs():
@@ -50,7 +53,7 @@ def gpu_names() -> list[str]:
 def load_gpu(name_or_path: str) -> GpuSpec:
     """A GPU from the catalogue, or from a YAML file that describes one in the same fields.
 
-    A name may leave out the memory size where that is unambiguous. UserError: no such GPU, or a bad file.
+    A name may leave out its last parts where that is unambiguous. UserError: no such GPU, or a bad file.
     """
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
@@ -58,11 +61,11 @@ def load_gpu(name_or_path: str) -> GpuSpec:
         if len(gpus) != 1:
             raise UserError(f"{path}: expected one GPU, found {len(gpus)}")
         name, fields = next(iter(gpus.items()))
-        return _gpu(name, fields, str(path))
+        return _gpu(str(name), fields, str(path))
     gpus = _read_yaml(_GPUS)
     wanted = _plain(name_or_path)
     exact = [name for name in gpus if wanted in (_plain(name), _plain(name.rsplit("-", 1)[0]))]
-    matches = exact or [name for name in gpus if _plain(name).startswith(wanted)]
+    matches = exact or [name for name in gpus if wanted in _beginnings(name)]
     if len(matches) == 1:
         return _gpu(matches[0], gpus[matches[0]], "gpus.yaml")
     if matches:
@@ -72,6 +75,12 @@ def load_gpu(name_or_path: str) -> GpuSpec:
 
 def _plain(name: str) -> str:
     return "".join(c for c in name.lower().removeprefix("nvidia") if c.isalnum())
+
+
+def _beginnings(name: str) -> set[str]:
+    """The names that leave out last parts of ``name``: an "H20" is no beginning of "H200-141GB"."""
+    parts = name.split("-")
+    return {_plain("-".join(parts[:length])) for length in range(1, len(parts) + 1)}
 
 
 def _unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
@@ -86,15 +95,22 @@ def _model_configs() -> list[dict[str, Any]]:
 
 
 def _shape(config: dict[str, Any], name: str) -> ModelShape:
+    for part in (config, config.get("text_config")):
+        layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
+        if isinstance(layers, int) and layers > _MOST_LAYERS:
+            raise UserError(f"{name}: num_hidden_layers: expected at most {_MOST_LAYERS}, got {layers}")
     try:
         return ModelShape.from_hf_config(config, name)
     except ModelConfigError as error:
         raise UserError(str(error)) from None
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
+        raise UserError(f"{name}: config.json: a field has a value of the wrong type: {error}") from None
 
 
 def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
     rates = ("memory_gb_per_s", "bf16_tflops", "fp8_tflops", "nvlink_gb_per_s", "pcie_gb_per_s")
     numbers = ("memory_gib", *rates, "num_sms")
+    may_be_0 = ("fp8_tflops", "nvlink_gb_per_s")
     if not isinstance(fields, dict):
         raise UserError(f"{source}: GPU {name}: expected fields, found {fields!r}")
     unknown = set(fields) - {*numbers, "memory_is_measured", "source", "notes"}
@@ -102,8 +118,10 @@ def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
         raise UserError(f"{source}: GPU {name}: unknown field {min(unknown)}; known: {', '.join(numbers)}")
     for field in numbers:
         value = fields.get(field)
-        if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-            raise UserError(f"{source}: GPU {name}: {field} must be a number, not {value!r}")
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
+        if not fits or (value == 0 and field not in may_be_0):
+            least = "at least 0" if field in may_be_0 else "more than 0"
+            raise UserError(f"{source}: GPU {name}: {field} must be a number of {least}, up to {_MOST}, not {value!r}")
     return GpuSpec(
         name=name,
         memory_bytes=round(fields["memory_gib"] * _GIB),
@@ -124,7 +142,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a JSON object")
@@ -136,7 +154,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
-    except yaml.YAMLError as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected GPUs by name")

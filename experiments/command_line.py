@@ -5,7 +5,8 @@ Subcommand modules are imported when they are asked for, so that ``kvtwin --help
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from importlib import import_module
 
 from engine.config import VLLM_VERSION
 from experiments.errors import UserError
-from workloads.errors import WorkloadError
 
 
 @dataclass(frozen=True)
@@ -48,34 +48,66 @@ Flags that vLLM has carry vLLM's names and defaults; `kvtwin COMMAND --help` lis
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 for a run that did not succeed, 2 for a mistake in the input."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold anything
     try:
-        name, rest = _split_command(words)
-        if name is None:
-            return 0
-        command = COMMANDS[name]
-        module = import_module(command.module)
-        parser = argparse.ArgumentParser(
-            prog=f"kvtwin {name}",
-            description=f"{command.summary[0].upper()}{command.summary[1:]}. Models vLLM {VLLM_VERSION}.",
-            epilog=getattr(module, "EPILOGUE", None),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        module.add_arguments(parser)
-        exit_code: int = module.run(parser.parse_args(rest))
-        sys.stdout.flush()
+        exit_code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return exit_code
-    except (UserError, WorkloadError) as error:
-        print(f"kvtwin: error: {error}", file=sys.stderr)
+    except UserError as error:
+        _complain(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        print("kvtwin: interrupted", file=sys.stderr)
+        _complain("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader went away (`kvtwin ... | head`); keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader went away (`kvtwin ... | head`).
+        _drop_output()
         return 1
+    except OSError as error:
+        _complain(f"error: {error}")
+        _drop_output()
+        return 1
+    except MemoryError:
+        _complain("error: out of memory")
+        return 1
+
+
+def _run(words: list[str]) -> int:
+    name, rest = _split_command(words)
+    if name is None:
+        return 0
+    module = import_module(COMMANDS[name].module)
+    # Not at the top: they import numpy, and the list of commands must come at once.
+    from experiments.parser import CommandParser
+    from workloads.errors import WorkloadError
+
+    summary = COMMANDS[name].summary
+    parser = CommandParser(
+        prog=f"kvtwin {name}",
+        description=f"{summary[0].upper()}{summary[1:]}. Models vLLM {VLLM_VERSION}.",
+        epilog=module.EPILOGUE,
+    )
+    module.add_arguments(parser)
+    try:
+        exit_code: int = module.run(parser.parse_args(rest))
+    except WorkloadError as error:
+        raise UserError(str(error)) from None
+    except SystemExit as end:  # --help
+        return int(end.code or 0)
+    return exit_code
+
+
+def _complain(text: str) -> None:
+    if sys.stderr is not None:
+        print(f"kvtwin: {' '.join(text.splitlines())}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Nobody can read standard output: keep the interpreter from complaining of it at exit."""
+    with contextlib.suppress(AttributeError, io.UnsupportedOperation):  # there is no output, or it is not a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _split_command(words: list[str]) -> tuple[str | None, list[str]]:

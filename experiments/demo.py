@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
-from pathlib import Path
 
 from experiments import replay
-from workloads import write_workload
+from experiments.parser import CommandParser
 from workloads.demo import DEMO_WORKLOAD
+from workloads.native import write_workload
 
 DEMO_OPTIONS = (
     "--model meta-llama/Llama-3.1-8B --gpu rtx-4090 --max-model-len 8192 --num-gpu-blocks-override 1800 "
     "--max-num-seqs 64"
 )
+
+EPILOGUE = f"""\
+It is `kvtwin replay demo.jsonl {DEMO_OPTIONS}`
+with a workload that comes with kvtwin.
+
+example:
+  kvtwin demo
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the workload to a temporary file and replay it as a user would."""
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "demo.jsonl"
-        write_workload(trace, DEMO_WORKLOAD, description="the demo of kvtwin")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        write_workload("demo.jsonl", DEMO_WORKLOAD, description="the demo of kvtwin")
         print(f"$ kvtwin replay demo.jsonl {DEMO_OPTIONS}\n", flush=True)
-        parser = argparse.ArgumentParser()
+        parser = CommandParser()
         replay.add_arguments(parser)
-        return replay.run(parser.parse_args([str(trace), *DEMO_OPTIONS.split()]))
+        return replay.run(parser.parse_args(["demo.jsonl", *DEMO_OPTIONS.split()]))

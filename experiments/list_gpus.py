@@ -6,6 +6,12 @@ import argparse
 
 from experiments.catalogue import gpu_names, load_gpu
 
+EPILOGUE = """\
+example:
+  kvtwin gpus
+  kvtwin size --model Llama-3.1-8B --gpu a100-80gb
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """There are no options."""

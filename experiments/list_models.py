@@ -6,6 +6,12 @@ import argparse
 
 from experiments.catalogue import load_model, model_names
 
+EPILOGUE = """\
+example:
+  kvtwin models
+  kvtwin size --model Qwen3-8B --gpu l40s
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """There are no options."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config import VLLM_VERSION
+from experiments.latencies import percentile_name
+from experiments.output_options import OutputSettings
 
 WIDTH = 50
 _LATENCY_TITLES = {
@@ -15,7 +17,7 @@ _LATENCY_TITLES = {
 }
 
 
-def bench_lines(summary: dict[str, Any], metrics: tuple[str, ...], percentiles: tuple[float, ...]) -> list[str]:
+def bench_lines(summary: dict[str, Any], output: OutputSettings) -> list[str]:
     """The part that ``vllm bench serve`` prints, line for line."""
     lines = [_title(" Serving Benchmark Result ", "=")]
     lines += [_row("Successful requests:", summary["completed"]), _row("Failed requests:", summary["failed"])]
@@ -37,13 +39,13 @@ def bench_lines(summary: dict[str, Any], metrics: tuple[str, ...], percentiles: 
         _row("Peak concurrent requests:", f"{summary['max_concurrent_requests']:.2f}"),
         _row("Total token throughput (tok/s):", f"{summary['total_token_throughput']:.2f}"),
     ]
-    for name in metrics:
+    for name in output.metrics:
         title, short = _LATENCY_TITLES[name]
         lines.append(_title(title, "-"))
         lines.append(_row(f"Mean {short} (ms):", f"{summary[f'mean_{name}_ms']:.2f}"))
         lines.append(_row(f"Median {short} (ms):", f"{summary[f'median_{name}_ms']:.2f}"))
-        for percent in percentiles:
-            lines.append(_row(f"P{percent:g} {short} (ms):", f"{summary[f'p{percent:g}_{name}_ms']:.2f}"))
+        for percent in map(percentile_name, output.percentiles):
+            lines.append(_row(f"{percent.upper()} {short} (ms):", f"{summary[f'{percent}_{name}_ms']:.2f}"))
     return lines
 
 

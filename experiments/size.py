@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from typing import Any
+
+import numpy as np
 
 from engine.cache_planning import SizingError
 from engine.config import VLLM_VERSION
 from engine.memory_budget import MemoryBudget
 from engine.sizing import CachePlan, format_gib
+from experiments.engine_options import ENGINE_FLAGS
+from experiments.refused_flags import refuse_flags
 from experiments.sizing_options import (
     SizingInputs,
     SizingResult,
@@ -18,20 +23,33 @@ from experiments.sizing_options import (
     plan_sizing,
     resolve_inputs,
 )
+from workloads.formats import open_workload
 
 TINY_REQUEST_SHARE = 0.05
 """A request of one token that takes more of the pool than this is worth a warning."""
+
+EPILOGUE = """\
+examples:
+  kvtwin size --model meta-llama/Llama-3.1-8B --gpu h100
+  kvtwin size --model gpt-oss-20b --gpu rtx-4090 --max-model-len -1 --trace conversation_trace.jsonl.gz
+  kvtwin size --model ./config.json --kv-cache-memory-bytes 10GiB --json
+
+Exit code: 0; 2 where vLLM would not start, or for a mistake in the input.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``size``."""
     add_sizing_arguments(parser)
+    parser.add_argument("--trace", metavar="TRACE", help="workload file: tell how many requests of its lengths fit")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    refuse_flags(parser, dict.fromkeys(ENGINE_FLAGS, "does not decide the size of the cache; `kvtwin replay` takes it"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the budget and the plan; exit code 2 where vLLM would not start. UserError: a bad option."""
     inputs = resolve_inputs(args)
+    lengths = _trace_lengths(args.trace) if args.trace else {}
     error = None
     result = None
     try:
@@ -39,15 +57,31 @@ def run(args: argparse.Namespace) -> int:
     except SizingError as problem:
         error = problem
     if args.json:
-        print(json.dumps(as_dict(inputs, result, error), indent=2))
+        print(json.dumps(as_dict(inputs, result, error) | _concurrency(result, lengths), indent=2, allow_nan=False))
     else:
         for line in budget_lines(inputs):
             print(line)
         for line in plan_lines(result) if result else ():
             print(line)
+        for name, tokens in lengths.items() if result else ():
+            print(f"Maximum concurrency for the trace's {name} of {tokens:,} tokens per request: ", end="")
+            print(f"{result.plan.concurrency_at(tokens):.2f}x")
     if error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"kvtwin: error: {error}", file=sys.stderr)
     return 2 if error else 0
+
+
+def _trace_lengths(path: str) -> dict[str, int]:
+    """Mean and 95th percentile of the tokens of a request, prompt and output, rounded up."""
+    tokens = [record.prompt_tokens + record.output_tokens for record in open_workload(path)]
+    return {"mean": math.ceil(np.mean(tokens)), "p95": math.ceil(np.percentile(tokens, 95))}
+
+
+def _concurrency(result: SizingResult | None, lengths: dict[str, int]) -> dict[str, Any]:
+    data: dict[str, Any] = {f"{name}_request_tokens": tokens for name, tokens in lengths.items()}
+    for name, tokens in lengths.items() if result else ():
+        data[f"max_concurrency_at_{name}_length"] = result.plan.concurrency_at(tokens)
+    return data
 
 
 def budget_lines(inputs: SizingInputs) -> list[str]:

@@ -20,11 +20,15 @@ from engine.model_shape import ModelConfigError, ModelShape, WeightFormat
 from engine.sizing import CachePlan, plan_cache
 from experiments.catalogue import load_gpu, load_model
 from experiments.errors import UserError
+from experiments.parser import Number, Whole
+from experiments.refused_flags import NOT_MODELLED, refuse_flags
 from sim.gpu_spec import GpuSpec
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}
 _UNITS |= {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
+_MOST_BYTES = 1 << 50
+_DTYPES = ("auto", *DTYPE_BYTES, "half", "float")
 
 
 def parse_bytes(text: str) -> int:
@@ -32,7 +36,10 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
     if not match or match[2] not in _UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: use bytes or a unit such as MiB, GiB, GB")
-    return round(float(match[1]) * _UNITS[match[2]])
+    num_bytes = float(match[1]) * _UNITS[match[2]]
+    if num_bytes > _MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"expected at most {_MOST_BYTES >> 40} TiB, got {text[:40]!r}")
+    return round(num_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,28 +84,43 @@ class SizingResult:
 
 def add_sizing_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options. Flags that vLLM has carry vLLM's name and default."""
-    group = parser.add_argument_group("model, GPU and cache size")
-    add = group.add_argument
-    add("--model", help="name from `kvtwin models`, or a path to a config.json")
-    add("--gpu", help="name from `kvtwin gpus`, or a path to a YAML file")
-    add("--dtype", default="auto", help="auto (the checkpoint's), bfloat16, float16 or float32")
-    add("--kv-cache-dtype", default="auto", help=", ".join(KV_CACHE_DTYPES))
-    add("--block-size", type=int, default=16, help="tokens per block (16)")
-    add("--gpu-memory-utilization", type=float, default=0.92, help="share of the GPU's total memory (0.92)")
-    add("--tensor-parallel-size", "-tp", type=int, default=1)
-    add("--pipeline-parallel-size", "-pp", type=int, default=1)
-    add("--max-model-len", type=int, help="longest request in tokens; -1: the longest that fits")
-    add("--max-num-batched-tokens", type=int, help="token budget of a step (vLLM's default for the GPU)")
-    add("--max-num-seqs", type=int, help="requests per step (vLLM's default for the GPU)")
-    add("--num-gpu-blocks-override", type=int, help="use this many blocks, whatever fits")
-    add("--kv-cache-memory-bytes", type=parse_bytes, help="memory of the cache per GPU, such as 10GiB")
-    add("--disable-hybrid-kv-cache-manager", action="store_true", help="treat windows as full attention")
-    add("--async-scheduling", action=argparse.BooleanOptionalAction, default=True)
-    add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
-    add("--weight-bytes", type=parse_bytes, help="measured weights per GPU, instead of a count")
-    add("--activation-peak-bytes", type=parse_bytes, help="measured peak of activations, not an estimate")
-    add("--cuda-graph-bytes", type=parse_bytes, help="measured CUDA graphs, not an estimate")
-    add("--other-bytes", type=parse_bytes, help="measured non-torch memory, not an estimate")
+    group = parser.add_argument_group("model, GPU and cache size (vLLM's flags and defaults, where it has them)")
+    add, switch = group.add_argument, argparse.BooleanOptionalAction
+    add("--model", metavar="NAME", help="name from `kvtwin models`, or a path to a config.json")
+    add("--gpu", metavar="NAME", help="name from `kvtwin gpus`, or a path to a YAML file")
+    add("--dtype", default="auto", choices=_DTYPES, help="of weights and activations; auto: the checkpoint's")
+    add("--kv-cache-dtype", default="auto", choices=KV_CACHE_DTYPES, help="of the cache; auto: as --dtype")
+    add("--block-size", type=Whole(), default=16, metavar="TOKENS", help="tokens per block")
+    add(
+        "--gpu-memory-utilization",
+        type=Number(0, 1, above=True),
+        default=0.92,
+        metavar="SHARE",
+        help="share of the GPU's total memory that the server may use",
+    )
+    add("--tensor-parallel-size", "-tp", type=Whole(), default=1, metavar="GPUS", help="GPUs that share each layer")
+    add("--pipeline-parallel-size", "-pp", type=Whole(), default=1, metavar="STAGES", help="stages of layers")
+    add(
+        "--max-model-len",
+        type=Whole(-1),
+        metavar="TOKENS",
+        help="longest request (else the model's longest); -1: the longest that fits",
+    )
+    add("--max-num-batched-tokens", type=Whole(), metavar="TOKENS", help="token budget of a step (else by the GPU)")
+    add("--max-num-seqs", type=Whole(), metavar="SEQS", help="requests per step (else by the GPU)")
+    add("--num-gpu-blocks-override", type=Whole(), metavar="BLOCKS", help="use this many blocks, whatever fits")
+    add("--kv-cache-memory-bytes", type=parse_bytes, metavar="BYTES", help="memory of the cache per GPU, such as 10GiB")
+    add("--disable-hybrid-kv-cache-manager", action=switch, default=False, help="treat windows as full attention")
+    add("--async-scheduling", action=switch, default=True, help="schedule a step while the one before runs")
+    add("--enable-prefix-caching", action=switch, default=True, help="reuse the blocks of equal prefixes")
+    for flag, what in (
+        ("--weight-bytes", "weights, instead of a count"),
+        ("--activation-peak-bytes", "peak of activations, instead of an estimate"),
+        ("--cuda-graph-bytes", "CUDA graphs, instead of an estimate"),
+        ("--other-bytes", "memory outside torch, instead of an estimate"),
+    ):
+        add(flag, type=parse_bytes, metavar="BYTES", help=f"measured {what}; per GPU")
+    refuse_flags(parser, NOT_MODELLED)
 
 
 def resolve_sizing(args: argparse.Namespace) -> SizingResult:
@@ -114,7 +136,8 @@ def resolve_inputs(args: argparse.Namespace) -> SizingInputs:
     """The options with defaults filled in. UserError: missing, contradictory or out of range."""
     if not args.model:
         raise UserError("--model is needed: a name from `kvtwin models` or a path to a config.json")
-    _check_ranges(args)
+    if args.max_model_len == 0:
+        raise UserError("--max-model-len: expected at least 1, or -1 for the longest that fits, got 0")
     shape = _with_dtype(load_model(args.model), args.dtype)
     gpu = load_gpu(args.gpu) if args.gpu else None
     notes = list(shape.notes)
@@ -186,31 +209,10 @@ def plan_sizing(inputs: SizingInputs) -> SizingResult:
     return SizingResult(inputs, plan, interval)
 
 
-def _check_ranges(args: argparse.Namespace) -> None:
-    at_least_one = (
-        "block_size",
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "max_num_batched_tokens",
-        "max_num_seqs",
-        "num_gpu_blocks_override",
-    )
-    for name in at_least_one:
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    if args.max_model_len is not None and args.max_model_len < 1 and args.max_model_len != -1:
-        raise UserError(f"--max-model-len must be at least 1, or -1 to fit, not {args.max_model_len}")
-    if not 0.0 < args.gpu_memory_utilization <= 1.0:
-        raise UserError(f"--gpu-memory-utilization must be above 0 and at most 1, not {args.gpu_memory_utilization}")
-
-
 def _with_dtype(shape: ModelShape, dtype: str) -> ModelShape:
     if dtype == "auto":
         return shape
     name = {"half": "float16", "float": "float32"}.get(dtype, dtype)
-    if name not in DTYPE_BYTES:
-        raise UserError(f"--dtype {dtype!r} is not one of auto, {', '.join(DTYPE_BYTES)}")
     size = float(DTYPE_BYTES[name])
     fmt = shape.weight_format if shape.quantization else WeightFormat(name, size, size, size)
     return replace(shape, dtype=name, weight_format=fmt)

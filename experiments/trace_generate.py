@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from experiments.errors import UserError
-from workloads import write_workload
-from workloads.distributions import Constant, LogNormal
+from experiments.parser import Number, Whole
+from workloads.arrivals import SECOND_NS
+from workloads.distributions import Constant, Distribution, LogNormal
 from workloads.generator import SyntheticWorkload, SystemPrompts
+from workloads.json_rows import LAST_NS
+from workloads.native import write_workload
+
+_POSITIVE = Number(1e-6, 1e9)
+_LENGTH = Whole(1, 10_000_000)
 
 EPILOGUE = """\
 Conversations start as a gamma process (Poisson by default). Each takes one of the shared system prompts, and each
@@ -22,52 +29,54 @@ example:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``trace generate``."""
     add = parser.add_argument
-    add("out", type=Path, help="file to write, .jsonl or .jsonl.gz")
-    add("--num-prompts", type=int, default=1000, metavar="N", help="requests (1000)")
-    add("--conversations-per-s", type=float, default=2.0, metavar="RATE", help="new conversations per second (2)")
-    add("--burstiness", type=float, default=1.0, metavar="B", help="1: Poisson; below 1 burstier")
-    add("--user-tokens", type=float, default=150, metavar="TOKENS", help="median new tokens of a turn (150)")
-    add("--output-tokens", type=float, default=250, metavar="TOKENS", help="median output of a turn (250)")
-    add("--length-sigma", type=float, default=0.8, metavar="S", help="spread of the log-normal lengths (0.8)")
-    add("--max-tokens", type=int, default=8000, metavar="TOKENS", help="most new or output tokens of a turn (8000)")
-    add("--system-prompts", type=int, default=4, metavar="N", help="shared system prompts, 0 for none (4)")
-    add("--system-prompt-tokens", type=int, default=500, metavar="TOKENS", help="length of each (500)")
-    add("--zipf", type=float, default=1.0, metavar="EXPONENT", help="popularity of system prompts; 0: equal (1)")
-    add("--turns", type=int, default=1, metavar="N", help="turns of every conversation (1)")
-    add("--think-time-s", type=float, default=10.0, metavar="S", help="median pause before a later turn (10)")
-    add("--seed", type=int, default=0)
+    add("out", metavar="FILE", type=Path, help="file to write, .jsonl or .jsonl.gz; nothing is overwritten")
+    add("--num-prompts", type=Whole(), default=1000, metavar="N", help="requests")
+    add("--conversations-per-s", type=_POSITIVE, default=2.0, metavar="RATE", help="new conversations per second")
+    add("--burstiness", type=_POSITIVE, default=1.0, metavar="B", help="1: Poisson arrivals; below 1: burstier")
+    add("--user-tokens", type=Whole(), default=150, metavar="TOKENS", help="median new tokens of a turn")
+    add("--output-tokens", type=Whole(), default=250, metavar="TOKENS", help="median output of a turn")
+    add("--length-sigma", type=Number(0, 10), default=0.8, metavar="S", help="spread of the log-normal lengths")
+    add("--max-tokens", type=_LENGTH, default=8000, metavar="TOKENS", help="most new or output tokens of a turn")
+    add("--system-prompts", type=Whole(0, 10_000), default=4, metavar="N", help="shared system prompts; 0: none")
+    add("--system-prompt-tokens", type=_LENGTH, default=500, metavar="TOKENS", help="length of each")
+    add("--zipf", type=Number(0, 20), default=1.0, metavar="EXPONENT", help="popularity of system prompts; 0: equal")
+    add("--turns", type=Whole(1, 10_000), default=1, metavar="N", help="turns of every conversation")
+    add("--think-time-s", type=Number(0, 3600), default=10.0, metavar="S", help="median pause before a later turn")
+    add("--seed", type=Whole(0), default=0, metavar="N", help="of all random numbers: equal seeds, equal files")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the file; nothing is overwritten."""
-    if args.out.exists():
+    if os.path.lexists(args.out):
         raise UserError(f"{args.out}: already exists; name a new file")
-    for name in ("num_prompts", "turns", "max_tokens", "system_prompt_tokens", "user_tokens", "output_tokens"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
-    for name in ("system_prompts", "zipf", "think_time_s", "length_sigma", "seed"):
-        if getattr(args, name) < 0:
-            raise UserError(f"--{name.replace('_', '-')}: expected at least 0, got {getattr(args, name)}")
+    if args.num_prompts / args.conversations_per_s > LAST_NS / SECOND_NS:
+        raise UserError(f"--conversations-per-s: {args.conversations_per_s:g} stretches the workload beyond 292 years")
+    workload = SyntheticWorkload(
+        num_requests=args.num_prompts,
+        conversations_per_s=args.conversations_per_s,
+        burstiness=args.burstiness,
+        user_tokens=LogNormal(args.user_tokens, args.length_sigma, 1, args.max_tokens),
+        output_tokens=LogNormal(args.output_tokens, args.length_sigma, 1, args.max_tokens),
+        system_prompts=_system_prompts(args),
+        turns=Constant(args.turns),
+        think_time_ms=_think_time(args.think_time_s),
+        seed=args.seed,
+    )
     try:
-        workload = SyntheticWorkload(
-            num_requests=args.num_prompts,
-            conversations_per_s=args.conversations_per_s,
-            burstiness=args.burstiness,
-            user_tokens=LogNormal(args.user_tokens, args.length_sigma, 1, args.max_tokens),
-            output_tokens=LogNormal(args.output_tokens, args.length_sigma, 1, args.max_tokens),
-            system_prompts=_system_prompts(args),
-            turns=Constant(args.turns),
-            think_time_ms=LogNormal(1000 * args.think_time_s, 0.6, 0, 3_600_000),
-            seed=args.seed,
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    num_written = write_workload(args.out, workload, description="kvtwin trace generate")
+        num_written = write_workload(args.out, workload, description="kvtwin trace generate")
+    except OSError as error:
+        raise UserError(f"{args.out}: {error.strerror or error}") from None
     print(f"{args.out}: {num_written:,} requests; `kvtwin trace inspect {args.out}` tells more")
     return 0
+
+
+def _think_time(median_s: float) -> Distribution:
+    return LogNormal(1000 * median_s, 0.6, 0, 3_600_000) if median_s else Constant(0)
 
 
 def _system_prompts(args: argparse.Namespace) -> SystemPrompts | None:
     if not args.system_prompts:
         return None
-    return SystemPrompts(args.system_prompts, Constant(args.system_prompt_tokens), args.zipf)
+    return SystemPrompts(
+        number=args.system_prompts, length_tokens=Constant(args.system_prompt_tokens), zipf_exponent=args.zipf
+    )

@@ -15,9 +15,19 @@ from typing import Any
 
 from tqdm import tqdm
 
-from workloads import FORMATS, RequestRecord, Workload, open_workload
+from engine.config import VLLM_VERSION
+from experiments.parser import Whole
+from experiments.trace_options import add_trace_arguments, open_trace
+from workloads.request_record import RequestRecord
+from workloads.workload import Workload
 
 SECOND_NS = 1_000_000_000
+
+EPILOGUE = """\
+examples:
+  kvtwin trace inspect conversation_trace.jsonl.gz --block-size 512
+  kvtwin trace inspect qwen.jsonl --timed-trace-chunk-hash-size 16 --timed-trace-sec-multiplier 1
+"""
 
 
 class InfiniteCache:
@@ -125,7 +135,7 @@ def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]
     sessions, loras, salts = set[str](), set[str](), set[str]()
     later_turns = with_priority = with_images = 0
     gaps, instants = _Gaps(), _Instants()
-    progress = tqdm(workload, desc="reading", unit=" requests", disable=None, leave=False, file=sys.stderr)
+    progress = tqdm(workload, desc="reading", unit=" requests", delay=2, leave=False, file=sys.stderr)
     for record in progress:
         inputs[record.prompt_tokens] += 1
         outputs[record.output_tokens] += 1
@@ -152,6 +162,7 @@ def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]
     span_s = (workload.last_arrival_ns - workload.first_arrival_ns) / SECOND_NS
     num_known = known_by["tokens"] + known_by["hash_ids"]
     return {
+        "vllm_version": VLLM_VERSION,
         "path": str(workload.path),
         "format": workload.format_name,
         "num_requests": len(workload),
@@ -271,7 +282,7 @@ def _lacks(known_by: Counter[str], num_zero_outputs: int) -> list[str]:
 
 def as_text(facts: dict[str, Any]) -> str:
     """``facts`` of `inspect_workload`, to be read."""
-    lines = [f"{facts['path']}  ({facts['format']})", ""]
+    lines = [f"{facts['path']}  ({facts['format']}); cache rules of vLLM {VLLM_VERSION}", ""]
 
     def row(label: str, value: str) -> None:
         lines.append(f"{label:<24}{value}")
@@ -321,18 +332,13 @@ def as_text(facts: dict[str, Any]) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``kvtwin trace inspect``."""
-    parser.add_argument("trace", help="workload file; plain, gzip or xz")
-    parser.add_argument("--block-size", type=int, default=16, metavar="TOKENS", help="default: 16")
-    parser.add_argument("--format", choices=tuple(FORMATS), help="default: recognised from the content")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_trace_arguments(parser)
+    parser.add_argument("--block-size", type=Whole(), default=16, metavar="TOKENS", help="tokens per cache block")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is in ``args.trace``; 0, or 2 with one line on stderr when it cannot be read."""
-    try:
-        facts = inspect_workload(open_workload(args.trace, args.format), args.block_size)
-    except ValueError as error:
-        print(f"kvtwin trace inspect: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(facts, indent=2) if args.json else as_text(facts))
+    """Print what is in ``args.trace``."""
+    facts = inspect_workload(open_trace(args), args.block_size)
+    print(json.dumps(facts, indent=2, allow_nan=False) if args.json else as_text(facts))
     return 0

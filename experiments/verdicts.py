@@ -1,4 +1,4 @@
-"""What a user should be told in words: why nothing hit, and when the load is too high."""
+"""What a user should be told in words: why nothing hit, what was not served, and when the load is too high."""
 
 from __future__ import annotations
 
@@ -9,35 +9,63 @@ from typing import Any
 import numpy as np
 
 from engine.config import EngineConfig
+from experiments.latencies import as_array
+from experiments.load_options import Load
 from experiments.trace_inspect import InfiniteCache
 from sim.recording import NEVER, SECOND_NS, Recorder
-from workloads import RequestRecord
+from workloads.request_record import RequestRecord
 
 OVERLOAD_SHARE = 0.05
 """Share of all requests that must still wait for their first step, when the last one arrives, to call it overload."""
 
 
-def zero_hits_verdict(summary: dict[str, Any], config: EngineConfig, load: Iterable[RequestRecord]) -> str | None:
-    """Why the hit rate is 0; None if it is not. Reads the workload again."""
+def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, load: Load) -> list[str]:
+    """All that there is to say about a run, one sentence each."""
+    found = [hits_verdict(summary, config, load), overload_verdict(recorder, load)]
+    if recorder.unfinished:
+        found.append(
+            f"no progress: {len(recorder.unfinished)} requests were left when nothing could move any more, first "
+            f"{recorder.unfinished[0]}; vLLM would hang here (without --vllm-strict such requests are rejected)"
+        )
+    found += [f"rejected, {reason}: first {where}" for reason, where in recorder.first_refused.items()]
+    return [verdict for verdict in found if verdict]
+
+
+def hits_verdict(summary: dict[str, Any], config: EngineConfig, load: Iterable[RequestRecord]) -> str | None:
+    """Why the hit rate is 0 or not known; None where it speaks for itself. May read the workload again."""
+    if not summary["completed"]:
+        return None
     if summary["prefix_cache_hits"] is None:
         return "hit rate unknown: the trace tells lengths only, so nothing is known about shared prefixes"
-    if summary["prefix_cache_hits"] or not summary["completed"]:
-        return None
     if not config.enable_prefix_caching:
         return "hit rate 0: prefix caching is off"
-    return "hit rate 0: " + _reason_for_no_hits(config.block_size, list(load))
+    if summary["prefix_cache_hits"] == 0:
+        return f"hit rate 0: {_why_no_hits(config.block_size, summary['num_evictions'], load)}"
+    unknown = summary["num_requests_unknown_prefix"]
+    if unknown:
+        return f"the hit rate is a lower bound: {unknown:,} prompts are known by length only and count as misses"
+    return None
 
 
-def _reason_for_no_hits(block_size: int, records: list[RequestRecord]) -> str:
-    plain = [replace(record, cache_salt=None, lora_name=None, images=()) for record in records]
-    if _infinite_hits(block_size, records):
-        return (
-            "prompts share prefixes of at least one block, but the blocks were evicted, or not computed yet, "
-            "when they were looked up"
-        )
-    if _infinite_hits(block_size, plain):
-        return "prompts share prefixes, but their cache salt, LoRA adapter or images differ"
-    longest = _longest_shared_prefix(plain)
+def _why_no_hits(block_size: int, num_evictions: int, records: Iterable[RequestRecord]) -> str:
+    """Looks up all prompts in caches that never evict: as they are, as bare tokens, token by token."""
+    exact, bare, tokens = InfiniteCache(block_size), InfiniteCache(block_size), InfiniteCache(1)
+    identities: set[str] = set()
+    bare_hits = longest = 0
+    for record in records:
+        if not record.knows_prefix:
+            continue
+        if _hits(exact, record):
+            late = "not computed yet when they were looked up"
+            return "prompts share prefixes of at least one block, but the blocks were " + (
+                f"evicted before, or {late}" if num_evictions else late
+            )
+        identities.update(_identities(record))
+        plain = replace(record, cache_salt=None, lora_name=None, images=())
+        bare_hits += _hits(bare, plain)
+        longest = max(longest, tokens.add(_first_tokens(plain, block_size))[1])
+    if bare_hits:
+        return f"prompts share prefixes, but their {' or '.join(sorted(identities))} differ"
     if longest:
         return (
             f"shared prefixes are shorter than one block: the longest has {longest} tokens, a block {block_size} "
@@ -46,40 +74,51 @@ def _reason_for_no_hits(block_size: int, records: list[RequestRecord]) -> str:
     return "no two prompts share a prefix"
 
 
-def _infinite_hits(block_size: int, records: Iterable[RequestRecord]) -> int:
-    """Blocks that an infinite cache would have hit, under the rule that the last token is computed."""
-    cache = InfiniteCache(block_size)
-    hits = 0
-    for record in records:
-        if record.knows_prefix:
-            leading = cache.add(record)[1]
-            hits += min(leading, (record.prompt_tokens - 1) // block_size)
-    return hits
+def _hits(cache: InfiniteCache, record: RequestRecord) -> int:
+    """Blocks that ``cache`` would have hit, under the rule that the last token is computed."""
+    return min(cache.add(record)[1], (record.prompt_tokens - 1) // cache.block_size)
 
 
-def _longest_shared_prefix(records: Iterable[RequestRecord]) -> int:
-    cache = InfiniteCache(1)
-    return max((cache.add(record)[1] for record in records if record.knows_prefix), default=0)
+def _identities(record: RequestRecord) -> Iterable[str]:
+    """What sets the request's blocks apart from others with the same tokens."""
+    if record.cache_salt:
+        yield "cache salts"
+    if record.lora_name:
+        yield "LoRA adapters"
+    if record.images:
+        yield "images"
 
 
-def overload_verdict(recorder: Recorder, *, rate_scale: float, closed_loop: bool) -> str | None:
+def _first_tokens(record: RequestRecord, number: int) -> RequestRecord:
+    """The record with its prompt cut off behind ``number`` tokens, and without output."""
+    return replace(
+        record,
+        prompt_tokens=min(record.prompt_tokens, number),
+        token_ids=None if record.token_ids is None else record.token_ids[:number],
+        output_token_ids=None,
+    )
+
+
+def overload_verdict(recorder: Recorder, load: Load) -> str | None:
     """What to do when requests arrive faster than they can be served; None if they do not."""
     columns = recorder.requests
-    if closed_loop or not len(columns.arrival_ns):
+    started = as_array(columns.first_scheduled_ns) != NEVER  # the others were rejected
+    if load.max_concurrency is not None or not started.any():
         return None
-    arrival = np.frombuffer(columns.arrival_ns, dtype=np.int64)
-    first = np.frombuffer(columns.first_scheduled_ns, dtype=np.int64)
-    last_arrival_ns, span_ns = int(arrival.max()), int(arrival.max() - arrival.min())
-    waiting = int(((first == NEVER) | (first > last_arrival_ns)).sum())
+    arrival, first = as_array(columns.arrival_ns)[started], as_array(columns.first_scheduled_ns)[started]
+    span_ns = int(arrival.max() - arrival.min())
+    waiting = int((first > arrival.max()).sum())
     busy_ns = sum(recorder.steps.end_ns) - sum(recorder.steps.start_ns)
     if span_ns == 0 or waiting <= max(10, OVERLOAD_SHARE * len(arrival)) or busy_ns <= span_ns:
         return None
-    tokens = sum(columns.prompt_tokens) + sum(columns.output_tokens)
-    fitting = rate_scale * span_ns / busy_ns
+    tokens = int((as_array(columns.prompt_tokens) + as_array(columns.output_tokens))[started].sum())
+    flag, rate = "--rate-scale", load.rate_scale
+    if load.request_rate is not None:
+        flag, rate = "--request-rate", load.request_rate
     return (
         f"overload: {tokens / span_ns * SECOND_NS:,.0f} tokens/s are offered, {tokens / busy_ns * SECOND_NS:,.0f} "
         f"tokens/s can be sustained (prompt, cached or not, and output); when the last request arrived, {waiting:,} "
-        f"had not been started; --rate-scale {_round_down(0.95 * fitting)} would about fit"
+        f"had not been started; {flag} {_round_down(0.95 * rate * span_ns / busy_ns)} would about fit"
     )
 
 

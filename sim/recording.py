@@ -31,6 +31,7 @@ class _Open:
         "num_tokens",
         "resumed_hit_tokens",
         "session",
+        "source",
     )
 
     def __init__(self, record: RequestRecord, now_ns: int) -> None:
@@ -43,6 +44,7 @@ class _Open:
         self.resumed_hit_tokens = 0
         self.knows_prefix = record.knows_prefix
         self.session = record.session
+        self.source = record.source
 
 
 def _integers() -> array[int]:
@@ -96,7 +98,9 @@ class Recorder:
         self.requests = RequestColumns()
         self.steps = StepColumns()
         self.refused: Counter[str] = Counter()
-        """Records not served, by reason."""
+        """Records that never reached the engine, by reason."""
+        self.rejected: Counter[str] = Counter()
+        """Requests that the engine gave up, by reason."""
         self.first_refused: dict[str, str] = {}
         """Per reason, where the first such record stands."""
         self.inter_token_latencies_ns: Counter[int] = Counter()
@@ -192,8 +196,15 @@ class Recorder:
         columns.resumed_hit_tokens.append(row.resumed_hit_tokens)
         columns.preemptions.append(request.num_preemptions)
         if request.finish_reason in (FinishReason.REJECTED, FinishReason.CAPACITY):
-            reason = "never fits" if request.finish_reason is FinishReason.REJECTED else "outgrew the pool"
-            self.first_refused.setdefault(reason, f"request {request.request_id}: {request.finish_message}")
+            reason = self._reason(request)
+            self.rejected[reason] += 1
+            self.first_refused.setdefault(reason, f"{row.source}: {request.finish_message}")
+
+    def _reason(self, request: Request) -> str:
+        if request.finish_reason is FinishReason.CAPACITY:
+            return "outgrew the pool"
+        without_lora = request.lora is not None and self._scheduler.config.max_loras == 0
+        return "LoRA is not enabled" if without_lora else "never fits"
 
     def close(self, now_ns: int, unfinished: Sequence[Request]) -> None:
         """Nothing can happen any more."""

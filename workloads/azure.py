@@ -25,6 +25,7 @@ _TIMESTAMP = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:(Z)|([+-])(\d\d):(\d\d))?", flags=re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1)
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,7 @@ class AzureReader(Reader):
             return
         columns = [column.strip() for column in header.split(",")]
         if "NumImages" in columns:
-            raise WorkloadError(
-                f"{path}:{number}", "NumImages: the Azure LMM trace of 2025 is not supported yet"
-            )
+            raise WorkloadError(f"{path}:{number}", "NumImages: the Azure LMM trace of 2025 is not supported yet")
         for name in _COLUMNS:
             if name not in columns:
                 raise WorkloadError(f"{path}:{number}", f"{name}: expected this column, but it is missing")
@@ -68,7 +67,7 @@ class AzureReader(Reader):
 
 
 def _count(text: str, minimum: int, source: str, column: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < minimum:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS) or int(text) < minimum:
         raise WorkloadError(source, f"{column}: expected an integer of at least {minimum}, got {shown(text)}")
     return int(text)
 

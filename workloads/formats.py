@@ -38,9 +38,7 @@ _NOT_SUPPORTED_YET: dict[str, set[str]] = {
 _FIRST_LINES = 8
 
 
-def open_workload(
-    path: str | os.PathLike[str], format_name: str | None = None, **reader_options: Any
-) -> Workload:
+def open_workload(path: str | os.PathLike[str], format_name: str | None = None, **reader_options: Any) -> Workload:
     """Open the workload file ``path``.
 
     The format is recognised from the content, not from the name, unless ``format_name`` forces one of
@@ -51,14 +49,14 @@ def open_workload(
     """
     path = Path(path)
     if format_name is not None:
-        return Workload.of(path, _reader(format_name, reader_options))
+        return Workload.of(path, _reader(format_name, reader_options, str(path)))
     first_lines = [text for _, text in islice(text_lines(path), _FIRST_LINES)]
     if not first_lines:
         raise WorkloadError(str(path), "expected at least one request, found none")
     for name, reader_type in FORMATS.items():
         reader = _reader(name, reader_options if _takes(reader_type, reader_options) else {})
         if reader.recognises(first_lines):
-            return Workload.of(path, _reader(name, reader_options))
+            return Workload.of(path, _reader(name, reader_options, str(path)))
     raise WorkloadError(str(path), _unknown(first_lines[0]))
 
 
@@ -70,15 +68,13 @@ def _settings(reader_type: type[Reader]) -> set[str]:
     return {field.name for field in fields(reader_type)}  # type: ignore[arg-type]
 
 
-def _reader(name: str, options: dict[str, Any]) -> Reader:
+def _reader(name: str, options: dict[str, Any], source: str = "") -> Reader:
     if name not in FORMATS:
         near = get_close_matches(name, FORMATS, n=1, cutoff=0)[0]
-        raise WorkloadError(
-            "", f"unknown format {name!r}, expected one of {', '.join(FORMATS)}; nearest: {near}"
-        )
+        raise WorkloadError("", f"unknown format {name!r}, expected one of {', '.join(FORMATS)}; nearest: {near}")
     for option in options:
         if option not in _settings(FORMATS[name]):
-            raise WorkloadError("", f"format {name} has no setting {option!r}")
+            raise WorkloadError(source, f"format {name} has no setting {option!r}")
     return FORMATS[name](**options)
 
 

@@ -108,9 +108,7 @@ class SyntheticWorkload:
     def _system_prompts(self) -> list[list[int]]:
         if self.system_prompts is None:
             return []
-        streams = [
-            np.random.default_rng([self.seed, _SYSTEM_PROMPT, k]) for k in range(self.system_prompts.number)
-        ]
+        streams = [np.random.default_rng([self.seed, _SYSTEM_PROMPT, k]) for k in range(self.system_prompts.number)]
         return [self._random_tokens(rng, self.system_prompts.length_tokens.draw(rng)) for rng in streams]
 
     def _choose_system_prompt(self, rng: np.random.Generator) -> int:

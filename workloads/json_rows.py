@@ -11,7 +11,8 @@ from typing import Any
 from workloads.errors import WorkloadError
 from workloads.text_lines import text_lines
 
-LAST_NS = 2**63 - 1
+LARGEST = 2**63 - 1
+LAST_NS = LARGEST
 """The latest arrival that a workload may have, in ns."""
 
 _EXACT = Context(prec=100, traps=[])
@@ -56,6 +57,8 @@ class JsonRow:
         if type(value) is not int or (minimum is not None and value < minimum):
             wanted = "an integer" if minimum is None else f"an integer of at least {minimum}"
             raise self.error(key, f"expected {wanted}, got {shown(value)}")
+        if abs(value) > LARGEST:
+            raise self.error(key, f"expected an integer in 64 bits, got {shown(value)}")
         return value
 
     def text(self, key: str) -> str:
@@ -63,6 +66,8 @@ class JsonRow:
         value = self.required(key)
         if not isinstance(value, str):
             raise self.error(key, f"expected a string, got {shown(value)}")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise self.error(key, f"expected Unicode text, got half a surrogate pair: {shown(value)}")
         return value
 
     def time_ns(self, key: str, unit_ns: int) -> int:
@@ -89,6 +94,8 @@ class JsonRow:
                 raise self.error(f"{key}[{index}]", f"expected an integer, got {shown(value)}")
         if minimum is not None and ids and min(ids) < minimum:
             raise self.error(key, f"expected integers of at least {minimum}, got {min(ids)}")
+        if ids and max(max(ids), -min(ids)) > LARGEST:
+            raise self.error(key, f"expected integers in 64 bits, got {shown(max(ids, key=abs))}")
         return ids
 
 

@@ -32,10 +32,7 @@ def scale_rate(records: Iterable[RequestRecord], rate_scale: float) -> Iterator[
     if not 0 < rate_scale < float("inf"):
         raise ValueError(f"rate scale: expected a number above 0, got {rate_scale}")
     scale = Fraction(str(rate_scale))
-    return (
-        replace(record, arrival_ns=record.arrival_ns * scale.denominator // scale.numerator)
-        for record in records
-    )
+    return (replace(record, arrival_ns=record.arrival_ns * scale.denominator // scale.numerator) for record in records)
 
 
 def set_request_rate(
@@ -58,6 +55,4 @@ def set_request_rate(
     if num_requests and ends_s[-1] > 0:
         ends_s *= num_requests / request_rate / ends_s[-1]
     times_ns = np.rint(ends_s * SECOND_NS).astype(np.int64)
-    return (
-        replace(record, arrival_ns=int(time_ns)) for time_ns, record in zip(times_ns, records, strict=False)
-    )
+    return (replace(record, arrival_ns=int(time_ns)) for time_ns, record in zip(times_ns, records, strict=False))

@@ -57,9 +57,7 @@ class MooncakeReader(Reader):
             self._refuse_variants(row)
             prompt_tokens = row.integer(self.input_length_key, minimum=1)
             names = self._hash_ids(row, prompt_tokens)
-            hash_ids = (
-                None if names is None else [dense_ids.setdefault(name, len(dense_ids)) for name in names]
-            )
+            hash_ids = None if names is None else [dense_ids.setdefault(name, len(dense_ids)) for name in names]
             yield RequestRecord(
                 request_id=row.text("request_id") if "request_id" in row.values else str(index),
                 arrival_ns=row.time_ns(self.timestamp_key, self.time_unit_ns),
@@ -86,7 +84,7 @@ class MooncakeReader(Reader):
             raise row.error(
                 "chat_id",
                 "a row of a Qwen-Bailian trace, which counts seconds and 16-token ids: "
-                f"read it with hash_block_tokens=16, time_unit_ns={SECOND_NS}",
+                "read it with --timed-trace-chunk-hash-size 16 --timed-trace-sec-multiplier 1",
             )
 
     def _hash_ids(self, row: JsonRow, prompt_tokens: int) -> list[int | str] | None:
@@ -106,7 +104,7 @@ class MooncakeReader(Reader):
             if len(ids) == -(-prompt_tokens // MOONCAKE_HASH_BLOCK_TOKENS):
                 message += (
                     f" = ceil({prompt_tokens}/{MOONCAKE_HASH_BLOCK_TOKENS}): this looks like a "
-                    f"Mooncake trace, read it with hash_block_tokens={MOONCAKE_HASH_BLOCK_TOKENS}"
+                    f"Mooncake trace, read it with --timed-trace-chunk-hash-size {MOONCAKE_HASH_BLOCK_TOKENS}"
                 )
             raise row.error(key, message)
         return ids
@@ -118,5 +116,5 @@ class MooncakeReader(Reader):
             return None
         return (
             f"the trace spans {span_s / 86_400:.1f} days, {span_s / num_requests:.0f} s between requests: "
-            f"its timestamps may be milliseconds, as Mooncake's are (time_unit_ns={MILLISECOND_NS})"
+            "its timestamps may be milliseconds, as Mooncake's are (--timed-trace-sec-multiplier 0.001)"
         )

@@ -59,9 +59,7 @@ class NativeReader(Reader):
             yield _record(row)
 
 
-def write_workload(
-    path: str | os.PathLike[str], records: Iterable[RequestRecord], description: str = ""
-) -> int:
+def write_workload(path: str | os.PathLike[str], records: Iterable[RequestRecord], description: str = "") -> int:
     """Write ``records`` to ``path`` in kvtwin's format and return how many there were.
 
     A name that ends in ``.gz`` is compressed. The file appears under its name only once it is complete.
@@ -111,9 +109,7 @@ def _values(record: RequestRecord) -> dict[str, Any]:
         values["lora"] = record.lora_name
     if record.images:
         values["images"] = [
-            dict(
-                zip(_IMAGE_KEYS, (image.content_hash, image.offset_tokens, image.length_tokens), strict=True)
-            )
+            dict(zip(_IMAGE_KEYS, (image.content_hash, image.offset_tokens, image.length_tokens), strict=True))
             for image in record.images
         ]
     if record.session is not None:
@@ -135,9 +131,7 @@ def _record(row: JsonRow) -> RequestRecord:
         token_ids=row.integers("token_ids", minimum=0) if "token_ids" in values else None,
         hash_ids=row.integers("hash_ids") if "hash_ids" in values else None,
         hash_block_tokens=row.integer("hash_block_tokens", minimum=1) if "hash_ids" in values else None,
-        output_token_ids=row.integers("output_token_ids", minimum=0)
-        if "output_token_ids" in values
-        else None,
+        output_token_ids=row.integers("output_token_ids", minimum=0) if "output_token_ids" in values else None,
         priority=row.integer("priority") if "priority" in values else 0,
         cache_salt=row.text("cache_salt") if "cache_salt" in values else None,
         lora_name=row.text("lora") if "lora" in values else None,
@@ -161,9 +155,7 @@ def _record(row: JsonRow) -> RequestRecord:
     elif "hash_block_tokens" in values:
         raise row.error("hash_block_tokens", "expected hash_ids beside it, but they are missing")
     if record.output_token_ids is not None and len(record.output_token_ids) != record.output_tokens:
-        raise row.error(
-            "output_token_ids", f"expected {record.output_tokens} ids, got {len(record.output_token_ids)}"
-        )
+        raise row.error("output_token_ids", f"expected {record.output_tokens} ids, got {len(record.output_token_ids)}")
     if record.think_time_ns is not None and record.session is None:
         raise row.error("think_time_ns", "expected a session beside it, but it is missing")
     return record
@@ -184,9 +176,7 @@ def _images(row: JsonRow, prompt_tokens: int) -> tuple[ImageSpan, ...]:
         )
         end = span.offset_tokens + span.length_tokens
         if end > prompt_tokens:
-            raise image_row.error(
-                "length_tokens", f"expected an end within {prompt_tokens} prompt tokens, got {end}"
-            )
+            raise image_row.error("length_tokens", f"expected an end within {prompt_tokens} prompt tokens, got {end}")
         spans.append(span)
     return tuple(spans)
 

@@ -22,6 +22,8 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     A byte order mark, line ends (LF or CRLF) and blanks around the text are taken off. Raises
     `WorkloadError` when the file cannot be opened, unpacked or decoded.
     """
+    if path.is_fifo():
+        raise WorkloadError(str(path), "expected a file, found a pipe: a workload is read more than once")
     try:
         with open(path, "rb") as file, io.TextIOWrapper(_unpacked(file), encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):

@@ -31,9 +31,7 @@ def test_a_path_to_a_config_or_its_folder(tmp_path):
     assert load_model(str(tmp_path / "config.json")).num_layers == 30
 
 
-@pytest.mark.parametrize(
-    ("name", "found"), [("H100", "H100-80GB"), ("l4", "L4-24GB"), ("nvidia h200", "H200-141GB")]
-)
+@pytest.mark.parametrize(("name", "found"), [("H100", "H100-80GB"), ("l4", "L4-24GB"), ("nvidia h200", "H200-141GB")])
 def test_gpus_without_their_memory_size(name, found):
     assert load_gpu(name).name == found
 
@@ -76,7 +74,7 @@ def test_a_gpu_of_ones_own(tmp_path):
     path.write_text("mine:\n" + "".join(f"  {key}: {value}\n" for key, value in fields.items()))
     assert load_gpu(str(path)).memory_bytes == 10 << 30
     path.write_text("mine:\n  memory_gib: ten\n")
-    with pytest.raises(UserError, match="memory_gib must be a number, not 'ten'"):
+    with pytest.raises(UserError, match="memory_gib must be a number of more than 0, up to 1000000, not 'ten'"):
         load_gpu(str(path))
     path.write_text("mine:\n  memory: 10\n")
     with pytest.raises(UserError, match="unknown field memory"):

@@ -7,11 +7,12 @@ import pytest
 
 from experiments import list_gpus, list_models, size
 from experiments.errors import UserError
+from experiments.parser import CommandParser
 from experiments.sizing_options import add_sizing_arguments, parse_bytes, resolve_sizing
 
 
 def parse(*options):
-    parser = argparse.ArgumentParser()
+    parser = CommandParser()
     size.add_arguments(parser)
     return parser.parse_args(["--model", "Llama-3.1-8B", *options])
 
@@ -88,9 +89,7 @@ def test_override_alone_needs_no_gpu():
 
 def test_tensor_parallelism_divides_heads_and_doubles_blocks():
     blocks = [
-        resolve_sizing(
-            parse("--kv-cache-memory-bytes", "10GiB", "-tp", tp, "--max-model-len", "100")
-        ).plan.num_blocks
+        resolve_sizing(parse("--kv-cache-memory-bytes", "10GiB", "-tp", tp, "--max-model-len", "100")).plan.num_blocks
         for tp in ("1", "2", "8", "16")
     ]
     assert blocks == [5120, 10240, 40960, 40960]
@@ -122,7 +121,7 @@ def test_steps_under_way_widen_a_window():
             ranks,
             mode,
         ]
-        parser = argparse.ArgumentParser()
+        parser = CommandParser()
         add_sizing_arguments(parser)
         plan = resolve_sizing(parser.parse_args(["--model", "Mistral-7B-v0.1", *options])).plan
         steps.append(plan.in_flight_tokens // 2048)
@@ -150,10 +149,10 @@ def test_a_tiny_request_that_takes_much_of_the_pool_is_a_warning(capsys):
     [
         ([], "--gpu is needed"),
         (["--gpu", "H100", "--gpu-memory-utilization", "92"], "--gpu-memory-utilization"),
-        (["--gpu", "H100", "--block-size", "0"], "--block-size must be at least 1"),
+        (["--gpu", "H100", "--block-size", "0"], "--block-size: expected a whole number from 1"),
         (["--gpu", "H100", "--max-model-len", "200000"], "more than the model's 131072"),
-        (["--gpu", "H100", "--kv-cache-dtype", "int3"], "'int3' is not known"),
-        (["--gpu", "H100", "--dtype", "int3"], "'int3' is not one of"),
+        (["--gpu", "H100", "--kv-cache-dtype", "int3"], "--kv-cache-dtype: invalid choice: 'int3'"),
+        (["--gpu", "H100", "--dtype", "int3"], "--dtype: invalid choice: 'int3'"),
         (["--gpu", "H100", "-tp", "3"], "do not divide"),
         (["--gpu", "H100", "-pp", "99"], "pipeline parallel size must be 1 to 32"),
     ],
@@ -165,7 +164,7 @@ def test_bad_options_are_one_line(options, message):
 
 
 def test_a_model_is_needed():
-    parser = argparse.ArgumentParser()
+    parser = CommandParser()
     add_sizing_arguments(parser)
     with pytest.raises(UserError, match="--model is needed"):
         resolve_sizing(parser.parse_args([]))

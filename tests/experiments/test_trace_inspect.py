@@ -1,4 +1,3 @@
-import argparse
 import json
 from collections import Counter
 from pathlib import Path
@@ -8,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.errors import UserError
+from experiments.parser import CommandParser
 from experiments.trace_inspect import InfiniteCache, add_arguments, inspect_workload, run, summarise
-from workloads import ImageSpan, RequestRecord, open_workload, write_workload
+from workloads import ImageSpan, RequestRecord, WorkloadError, open_workload, write_workload
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 
@@ -179,21 +180,19 @@ def test_the_last_token_of_a_prompt_is_computed(tmp_path):
 
 
 def inspect(*arguments):
-    parser = argparse.ArgumentParser()
+    parser = CommandParser()
     add_arguments(parser)
     return run(parser.parse_args([str(argument) for argument in arguments]))
 
 
 def test_text(tmp_path, capsys):
     path = tmp_path / "w"
-    write_workload(
-        path, [prompt(list(range(20))), prompt(list(range(18)), session="s", lora_name="l", priority=1)]
-    )
+    write_workload(path, [prompt(list(range(20))), prompt(list(range(18)), session="s", lora_name="l", priority=1)])
     assert inspect(path, "--block-size", "4") == 0
     assert (
         capsys.readouterr().out
         == f"""\
-{path}  (kvtwin)
+{path}  (kvtwin); cache rules of vLLM 0.33.0
 
 requests                2, 0 out of order
 span                    0.0 s
@@ -224,14 +223,13 @@ def test_json(tmp_path, capsys):
     assert facts["requests_per_s"] is None
 
 
-def test_errors_are_one_line(tmp_path, capsys):
+def test_errors_are_one_line(tmp_path):
     (tmp_path / "w").write_text("hello")
-    assert inspect(tmp_path / "w") == 2
-    assert capsys.readouterr().err == (
-        f"kvtwin trace inspect: {tmp_path / 'w'}: not a known workload format, expected one of kvtwin, "
-        f"mooncake, "
-        "azure, llmservingsim\n"
+    with pytest.raises(WorkloadError) as caught:
+        inspect(tmp_path / "w")
+    assert str(caught.value) == (
+        f"{tmp_path / 'w'}: not a known workload format, expected one of kvtwin, mooncake, azure, llmservingsim"
     )
     write_workload(tmp_path / "w", [prompt([1, 2])])
-    assert inspect(tmp_path / "w", "--block-size", "0") == 2
-    assert capsys.readouterr().err == "kvtwin trace inspect: block size: expected at least 1 token, got 0\n"
+    with pytest.raises(UserError, match="--block-size: expected a whole number from 1"):
+        inspect(tmp_path / "w", "--block-size", "0")

@@ -25,9 +25,7 @@ def test_seven_digits_are_exact(write):
 
 
 def test_zones_and_missing_fractions(write):
-    path = write(
-        HEADER, "2024-05-10 00:00:00+00:00,1,1", "2024-05-10 02:00:00.5+02:00,1,1", "2024-05-10 00:00:01Z,1,1"
-    )
+    path = write(HEADER, "2024-05-10 00:00:00+00:00,1,1", "2024-05-10 02:00:00.5+02:00,1,1", "2024-05-10 00:00:01Z,1,1")
     assert [record.arrival_ns for record in open_workload(path)] == [0, 500_000_000, 1_000_000_000]
 
 

@@ -27,14 +27,12 @@ def test_the_format_can_be_forced(write):
     path = write(MOONCAKE)
     assert open_workload(path, "mooncake").format_name == "mooncake"
     assert message_of(path, "llmservingsim") == f"{path}:1: input_toks: expected this key, but it is missing"
-    assert (
-        message_of(path, "moncake") == f"unknown format 'moncake', expected one of {KNOWN}; nearest: mooncake"
-    )
+    assert message_of(path, "moncake") == f"unknown format 'moncake', expected one of {KNOWN}; nearest: mooncake"
 
 
 def test_settings_belong_to_a_format(write):
     path = write("TIMESTAMP,ContextTokens,GeneratedTokens", "2024-05-10 00:00:02,7,1")
-    assert message_of(path, hash_block_tokens=16) == "format azure has no setting 'hash_block_tokens'"
+    assert message_of(path, hash_block_tokens=16) == f"{path}: format azure has no setting 'hash_block_tokens'"
 
 
 def test_unknown_files_are_told_what_is_nearest(write):
@@ -63,10 +61,7 @@ def test_unknown_files_are_told_what_is_nearest(write):
 )
 def test_known_formats_without_a_reader_are_refused_by_name(trace, name, format_name):
     path = trace(name)
-    assert (
-        message_of(path)
-        == f"{path}: this is the format {format_name}, not supported yet; expected one of {KNOWN}"
-    )
+    assert message_of(path) == f"{path}: this is the format {format_name}, not supported yet; expected one of {KNOWN}"
 
 
 @pytest.mark.parametrize("name", ["aiperf/agentic_code_60s_seed42.jsonl", "dynamo/mooncake-delta.jsonl"])
@@ -89,9 +84,6 @@ def test_empty_traces(write, lines):
 
 
 def test_import_is_light():
-    program = (
-        "import sys, workloads; "
-        "print([name for name in ('pandas', 'pyarrow', 'tqdm') if name in sys.modules])"
-    )
+    program = "import sys, workloads; print([name for name in ('pandas', 'pyarrow', 'tqdm') if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"

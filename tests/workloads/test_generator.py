@@ -55,8 +55,7 @@ def test_the_seed_decides():
 
 def test_nothing_depends_on_string_hashing():
     program = (
-        "import zlib; from workloads.demo import DEMO_WORKLOAD; "
-        "print(zlib.crc32(repr(list(DEMO_WORKLOAD)).encode()))"
+        "import zlib; from workloads.demo import DEMO_WORKLOAD; print(zlib.crc32(repr(list(DEMO_WORKLOAD)).encode()))"
     )
     digests = {
         subprocess.run(
@@ -104,8 +103,7 @@ def test_system_prompts_are_shared_by_popularity():
     counts = Counter(tuple(record.token_ids[:8]) for record in workload).most_common()
     assert [count / 3_000 for _, count in counts] == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=0.03)
     even = Counter(
-        tuple(record.token_ids[:8])
-        for record in replace(workload, system_prompts=replace(prompts, zipf_exponent=0.0))
+        tuple(record.token_ids[:8]) for record in replace(workload, system_prompts=replace(prompts, zipf_exponent=0.0))
     )
     assert [count / 3_000 for count in even.values()] == pytest.approx([1 / 3] * 3, abs=0.03)
 

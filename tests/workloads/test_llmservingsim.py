@@ -18,10 +18,7 @@ def test_a_public_trace_of_lengths(trace):
     assert not any(record.knows_prefix for record in records)
 
 
-GOOD = (
-    '{"input_toks": 2, "output_toks": 1, "arrival_time_ns": 5, '
-    '"input_tok_ids": [1, 2], "output_tok_ids": [3]}'
-)
+GOOD = '{"input_toks": 2, "output_toks": 1, "arrival_time_ns": 5, "input_tok_ids": [1, 2], "output_tok_ids": [3]}'
 
 
 @pytest.mark.parametrize(
@@ -51,7 +48,4 @@ def test_a_file_of_sessions_is_refused_by_name(write):
     path = write('{"session_id": "a", "arrival_time_ns": 0, "sub_requests": []}')
     with pytest.raises(WorkloadError) as caught:
         open_workload(path)
-    assert (
-        str(caught.value)
-        == f"{path}:1: sub_requests: an LLMServingSim session row, which is not supported yet"
-    )
+    assert str(caught.value) == f"{path}:1: sub_requests: an LLMServingSim session row, which is not supported yet"

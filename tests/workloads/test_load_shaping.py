@@ -11,9 +11,7 @@ from workloads.load_shaping import first_requests, scale_rate, set_request_rate
 
 def records(*arrivals_ns):
     return [
-        RequestRecord(
-            request_id=str(index), arrival_ns=time_ns, prompt_tokens=5, output_tokens=1, think_time_ns=9
-        )
+        RequestRecord(request_id=str(index), arrival_ns=time_ns, prompt_tokens=5, output_tokens=1, think_time_ns=9)
         for index, time_ns in enumerate(arrivals_ns)
     ]
 

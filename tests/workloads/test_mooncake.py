@@ -133,13 +133,13 @@ def test_vllms_defaults_are_found_out(trace):
     assert str(caught.value) == (
         f"{path}:1: hash_ids: expected ceil(6758/16) = 423 ids, got 14 = ceil(6758/512): this looks "
         f"like a Mooncake "
-        "trace, read it with hash_block_tokens=512"
+        "trace, read it with --timed-trace-chunk-hash-size 512"
     )
     (warning,) = open_workload(path, time_unit_ns=SECOND_NS).warnings
     assert warning == (
         "the trace spans 40.9 days, 294 s between requests: its timestamps may be milliseconds, as "
         "Mooncake's are "
-        "(time_unit_ns=1000000)"
+        "(--timed-trace-sec-multiplier 0.001)"
     )
 
 
@@ -150,7 +150,7 @@ def test_bailian_files_say_how_to_read_them(trace):
     assert str(caught.value) == (
         f"{path}:1: chat_id: a row of a Qwen-Bailian trace, which counts seconds and 16-token ids: read "
         f"it with "
-        "hash_block_tokens=16, time_unit_ns=1000000000"
+        "--timed-trace-chunk-hash-size 16 --timed-trace-sec-multiplier 1"
     )
     records = list(open_workload(path, hash_block_tokens=16, time_unit_ns=SECOND_NS))
     assert [record.arrival_ns for record in records[1:3]] == [251_000_000, 31_114_000_000]

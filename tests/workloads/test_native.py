@@ -9,6 +9,7 @@ from workloads import ImageSpan, RequestRecord, WorkloadError, open_workload, wr
 
 HEADER = '{"kvtwin_workload": 1}'
 times = st.integers(0, 2**63 - 1)
+numbers = st.integers(-(2**63) + 1, 2**63 - 1)
 
 
 @st.composite
@@ -29,12 +30,10 @@ def records(draw):
         token_ids=draw(st.lists(token_ids, min_size=prompt_tokens, max_size=prompt_tokens))
         if known_by == "tokens"
         else None,
-        hash_ids=draw(st.lists(st.integers(), max_size=num_ids)) if known_by == "hash_ids" else None,
+        hash_ids=draw(st.lists(numbers, max_size=num_ids)) if known_by == "hash_ids" else None,
         hash_block_tokens=hash_block_tokens if known_by == "hash_ids" else None,
-        output_token_ids=draw(
-            st.none() | st.lists(token_ids, min_size=output_tokens, max_size=output_tokens)
-        ),
-        priority=draw(st.integers()),
+        output_token_ids=draw(st.none() | st.lists(token_ids, min_size=output_tokens, max_size=output_tokens)),
+        priority=draw(numbers),
         cache_salt=draw(st.none() | st.text()),
         lora_name=draw(st.none() | st.text()),
         images=draw(st.sampled_from([(), (image,)])),

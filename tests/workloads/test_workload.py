@@ -5,9 +5,7 @@ from workloads import json_rows, open_workload
 
 
 def row(timestamp, length=5):
-    return (
-        f'{{"timestamp": {timestamp}, "input_length": {length}, "output_length": 1, "hash_ids": [{length}]}}'
-    )
+    return f'{{"timestamp": {timestamp}, "input_length": {length}, "output_length": 1, "hash_ids": [{length}]}}'
 
 
 def count_parsed_rows(monkeypatch):
@@ -30,9 +28,7 @@ def test_iteration_is_a_stable_sort_by_arrival(write, times):
     assert [int(record.request_id) for record in workload] == expected
     assert [record.source.rsplit(":", 1)[1] for record in workload] == [str(index + 1) for index in expected]
     assert len(workload) == workload.num_requests == len(times)
-    assert workload.num_unsorted == sum(
-        time < max(times[:index]) for index, time in enumerate(times) if index
-    )
+    assert workload.num_unsorted == sum(time < max(times[:index]) for index, time in enumerate(times) if index)
     assert (workload.first_arrival_ns, workload.last_arrival_ns) == (min(times) * 10**6, max(times) * 10**6)
 
 

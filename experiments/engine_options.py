@@ -1,0 +1,128 @@
+"""The options of vLLM's scheduler and prefix cache, and the engine's configuration that they make."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from engine.block_hashes import HASH_ALGORITHMS
+from engine.config import SCHEDULING_POLICIES, EngineConfig
+from experiments.errors import UserError
+from experiments.parser import Number, Whole
+from experiments.sizing_options import SizingResult
+
+ENGINE_FLAGS = (
+    "--scheduling-policy",
+    "--enable-chunked-prefill",
+    "--max-num-scheduled-tokens",
+    "--max-num-active-seqs",
+    "--long-prefill-token-threshold",
+    "--long-prefill-token-threshold-adaptive",
+    "--scheduler-reserve-full-isl",
+    "--watermark",
+    "--prefill-schedule-interval",
+    "--prefix-caching-hash-algo",
+    "--enable-lora",
+    "--max-loras",
+)
+"""vLLM's flags that `add_engine_arguments` adds."""
+
+MOST_BLOCKS = 1 << 25
+"""Blocks that a simulated pool may have: a block takes about 100 bytes of this computer's memory."""
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """vLLM's scheduling and caching flags, with its defaults."""
+    group = parser.add_argument_group("scheduling and prefix caching (vLLM's flags and defaults)")
+    add, switch = group.add_argument, argparse.BooleanOptionalAction
+    add("--scheduling-policy", choices=SCHEDULING_POLICIES, default="fcfs", help="order of admission")
+    add("--enable-chunked-prefill", action=switch, default=True, help="split long prompts over several steps")
+    add("--max-num-scheduled-tokens", type=Whole(), metavar="TOKENS", help="token budget, if below the batched tokens")
+    add("--max-num-active-seqs", type=Whole(), metavar="SEQS", help="requests that may run, if below --max-num-seqs")
+    add(
+        "--long-prefill-token-threshold",
+        type=Whole(0),
+        default=0,
+        metavar="TOKENS",
+        help="most that a prefill gets per step; 0: no limit",
+    )
+    add(
+        "--long-prefill-token-threshold-adaptive",
+        action=switch,
+        default=False,
+        help="raise the threshold while few requests share the token budget",
+    )
+    add("--scheduler-reserve-full-isl", action=switch, default=True, help="admit only prompts that fit whole")
+    add(
+        "--watermark",
+        type=Number(0, 1),
+        default=0.0,
+        metavar="SHARE",
+        help="share of the blocks that admission leaves free, below 1",
+    )
+    add(
+        "--prefill-schedule-interval",
+        type=Whole(),
+        default=1,
+        metavar="STEPS",
+        help="steps from one prefill to the next, while other requests decode",
+    )
+    add("--prefix-caching-hash-algo", choices=HASH_ALGORITHMS, default="sha256", help="how blocks are named")
+    add("--enable-lora", action=switch, default=False, help="serve requests with an adapter, instead of rejecting them")
+    add("--max-loras", type=Whole(), metavar="N", help="adapters that may run at once (else 1, with --enable-lora)")
+    add("--vllm-strict", action="store_true", help="keep vLLM's misbehaviour too; see docs/deviations.md")
+
+
+def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfig:
+    """The engine's configuration. UserError: a setting out of range, or a model that needs more than one group."""
+    plan, inputs = sizing.plan, sizing.inputs
+    if inputs.pipeline_parallel_size != 1:
+        raise UserError("--pipeline-parallel-size: replay models one pipeline stage so far; `size` plans several")
+    if len(plan.groups) != 1 or plan.groups[0].kind != "full":
+        raise UserError(f"{inputs.shape.name}: {_needs_groups(sizing)}")
+    if plan.num_blocks > MOST_BLOCKS:
+        raise UserError(
+            f"the cache would have {plan.num_blocks:,} blocks; a replay holds at most {MOST_BLOCKS:,} "
+            "(--num-gpu-blocks-override)"
+        )
+    if args.max_loras is not None and not args.enable_lora:
+        raise UserError("--max-loras: needs --enable-lora")
+    try:
+        return EngineConfig(
+            num_blocks=plan.num_blocks,
+            block_size=plan.groups[0].block_size,
+            max_model_len=plan.max_model_len,
+            max_num_seqs=inputs.max_num_seqs,
+            max_num_active_seqs=args.max_num_active_seqs,
+            max_num_batched_tokens=inputs.max_num_batched_tokens,
+            max_num_scheduled_tokens=args.max_num_scheduled_tokens,
+            enable_prefix_caching=inputs.enable_prefix_caching,
+            prefix_caching_hash_algo=args.prefix_caching_hash_algo,
+            hash_seed=os.environ.get("PYTHONHASHSEED"),
+            enable_chunked_prefill=args.enable_chunked_prefill,
+            long_prefill_token_threshold=args.long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive=args.long_prefill_token_threshold_adaptive,
+            scheduling_policy=args.scheduling_policy,
+            watermark=args.watermark,
+            scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
+            prefill_schedule_interval=args.prefill_schedule_interval,
+            async_scheduling=inputs.async_scheduling,
+            max_loras=(args.max_loras or 1) if args.enable_lora else 0,
+            vllm_strict=args.vllm_strict,
+        )
+    except ValueError as error:
+        name, _, rest = str(error).partition(":")
+        raise UserError(f"--{name.replace('_', '-')}:{rest}") from None
+
+
+def _needs_groups(sizing: SizingResult) -> str:
+    """Why the model cannot be replayed, and what to do where something can be done."""
+    groups = sizing.plan.groups
+    kinds = sorted({group.kind for group in groups})
+    text = (
+        f"its layers need {len(groups)} cache group{'s' if len(groups) > 1 else ''} ({', '.join(kinds)}); "
+        "replay models one group of full attention so far"
+    )
+    if "full" in kinds and "mamba" not in kinds:
+        text += ": --disable-hybrid-kv-cache-manager treats windows as full attention"
+    return text

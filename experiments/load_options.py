@@ -1,0 +1,101 @@
+"""The options that shape the load, with the names of ``vllm bench serve``, and the load that they ask for."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from experiments.errors import UserError
+from experiments.parser import Number, Whole
+from workloads.arrivals import SECOND_NS
+from workloads.json_rows import LAST_NS
+from workloads.load_shaping import first_requests, scale_rate, set_request_rate
+from workloads.request_record import RequestRecord
+from workloads.workload import Workload
+
+
+def add_load_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is sent, and when."""
+    group = parser.add_argument_group("load (as in vllm bench serve)")
+    add = group.add_argument
+    add("--num-prompts", type=Whole(), metavar="N", help="only the first N requests")
+    add(
+        "--rate-scale",
+        type=Number(above=True),
+        default=1.0,
+        metavar="X",
+        help="replay X times as fast (0.5: half the rate)",
+    )
+    add(
+        "--request-rate",
+        type=Number(above=True, infinite=True),
+        metavar="RPS",
+        help="new arrival times at this rate instead of the trace's; inf: all at once",
+    )
+    add(
+        "--burstiness",
+        type=Number(above=True),
+        default=1.0,
+        metavar="B",
+        help="with --request-rate, 1: Poisson arrivals; below 1: burstier",
+    )
+    add(
+        "--max-concurrency",
+        type=Whole(),
+        metavar="N",
+        help="closed loop of N clients; arrival times are ignored unless --request-rate or --rate-scale is given",
+    )
+    add(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="outputs end by length; with --no-ignore-eos by an EOS token, which async scheduling sees a step late",
+    )
+    add("--seed", type=Whole(0), default=0, metavar="N", help="of drawn arrival times")
+    add("--strict", action="store_true", help="stop at the first request that cannot be served, instead of counting it")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent: a workload with its arrival times shaped. Each iteration starts anew."""
+
+    workload: Workload
+    num_requests: int
+    rate_scale: float
+    request_rate: float | None
+    burstiness: float
+    max_concurrency: int | None
+    seed: int
+
+    @property
+    def ignores_arrivals(self) -> bool:
+        """Whether clients send as soon as they may."""
+        return self.max_concurrency is not None and self.request_rate is None and self.rate_scale == 1.0
+
+    def __iter__(self) -> Iterator[RequestRecord]:
+        records = iter(first_requests(self.workload, self.num_requests))
+        if self.ignores_arrivals:
+            return set_request_rate(records, self.num_requests, math.inf)
+        if self.request_rate is not None:
+            return set_request_rate(records, self.num_requests, self.request_rate, self.burstiness, self.seed)
+        if self.rate_scale != 1.0:
+            return scale_rate(records, self.rate_scale)
+        return records
+
+
+def shape_load(args: argparse.Namespace, workload: Workload) -> Load:
+    """The load of the command line. UserError: settings that exclude each other, or arrivals beyond the clock."""
+    if args.request_rate is not None and args.rate_scale != 1.0:
+        raise UserError("--request-rate and --rate-scale exclude each other: one replaces, one scales arrival times")
+    if args.burstiness != 1.0 and args.request_rate is None:
+        raise UserError("--burstiness: needs --request-rate")
+    num_requests = min(len(workload), args.num_prompts or len(workload))
+    if workload.last_arrival_ns > LAST_NS * args.rate_scale:
+        raise UserError(f"--rate-scale: {args.rate_scale:g} stretches the trace beyond 292 years")
+    if args.request_rate is not None and num_requests / args.request_rate > LAST_NS / SECOND_NS:
+        raise UserError(f"--request-rate: {args.request_rate:g} stretches the trace beyond 292 years")
+    return Load(
+        workload, num_requests, args.rate_scale, args.request_rate, args.burstiness, args.max_concurrency, args.seed
+    )

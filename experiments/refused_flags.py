@@ -1,0 +1,63 @@
+"""Flags of vLLM, now or once, that would change the result and are not modelled: refused by name, never ignored."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.errors import UserError
+
+_STATE_SPACE = "state-space groups are not modelled yet"
+_GONE = "vLLM 0.33 has no such flag any more"
+
+NOT_MODELLED = {
+    "--data-parallel-size": "run one replay per replica",
+    "--decode-context-parallel-size": "context parallelism is not modelled",
+    "--enable-expert-parallel": "expert parallelism is not modelled",
+    "--kv-offloading-size": "offloading is not modelled yet",
+    "--kv-offloading-backend": "offloading is not modelled yet",
+    "--cpu-offload-gb": "offloading is not modelled yet",
+    "--kv-transfer-config": "KV connectors are not modelled",
+    "--kv-events-config": "the engine makes KV events, but no command publishes them yet",
+    "--kv-cache-metrics": "block life-time metrics are not modelled yet",
+    "--kv-cache-metrics-sample": "block life-time metrics are not modelled yet",
+    "--speculative-config": "speculative decoding is not modelled yet",
+    "--prefix-match-unit": "only blocks of one size are modelled yet",
+    "--prefix-cache-retention-interval": "window and state-space groups are not modelled yet",
+    "--mamba-block-size": _STATE_SPACE,
+    "--mamba-cache-mode": _STATE_SPACE,
+    "--mamba-cache-dtype": _STATE_SPACE,
+    "--mamba-ssm-cache-dtype": _STATE_SPACE,
+    "--quantization": "the model's config.json tells how its weights are quantised",
+    "--enforce-eager": "CUDA graphs enter by --cuda-graph-bytes and the step-time model",
+    "--scheduler-cls": "only vLLM's own schedulers are modelled",
+    "--disable-sliding-window": "--disable-hybrid-kv-cache-manager treats windows as full attention",
+    "--swap-space": _GONE,
+    "--preemption-mode": _GONE,
+    "--max-num-partial-prefills": _GONE,
+    "--max-long-partial-prefills": _GONE,
+    "--num-lookahead-slots": _GONE,
+    "--num-scheduler-steps": _GONE,
+    "--use-v2-block-manager": _GONE,
+}
+"""Each flag with the reason."""
+
+
+def refuse_flags(parser: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
+    """Have ``parser`` refuse flags, in every form, with their reasons; the help does not list them."""
+    for flag, reason in reasons.items():
+        parser.add_argument(
+            flag,
+            f"--no-{flag[2:]}",
+            action=_Refuse,
+            const=reason,
+            nargs="?",
+            dest=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
+
+
+class _Refuse(argparse.Action):
+    def __call__(self, _parser: Any, _namespace: Any, _values: Any, option_string: str | None = None) -> None:
+        raise UserError(f"{option_string}: {self.const}")

@@ -1,0 +1,62 @@
+"""The option that chooses how long steps take."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import yaml
+
+from experiments.errors import UserError
+from experiments.sizing_options import SizingInputs
+from sim.linear import LinearStepTime
+from sim.roofline import RooflineStepTime
+from sim.step_time import StepTimeModel
+
+_LINEAR_EXAMPLE = Path(__file__).parent / "configs" / "step-time-linear.yaml"
+
+
+def add_step_time_arguments(parser: argparse.ArgumentParser) -> None:
+    """How long steps take."""
+    group = parser.add_argument_group("step time")
+    group.add_argument(
+        "--step-time",
+        default="roofline",
+        metavar="MODEL",
+        help="roofline (from model and GPU), zero, linear (an example's coefficients), or a YAML file of coefficients",
+    )
+
+
+def step_time_model(name: str, inputs: SizingInputs) -> StepTimeModel:
+    """The step-time model called ``name``. UserError: an unknown one, or a bad file."""
+    if name == "zero":
+        return LinearStepTime({})
+    if name == "roofline":
+        if inputs.gpu is None:
+            raise UserError("--step-time roofline: needs --gpu")
+        return RooflineStepTime(
+            inputs.shape,
+            inputs.gpu,
+            kv_cache_dtype=inputs.kv_cache_dtype,
+            tensor_parallel_size=inputs.tensor_parallel_size,
+        )
+    return load_step_time(_LINEAR_EXAMPLE if name == "linear" else Path(name))
+
+
+def load_step_time(path: Path) -> StepTimeModel:
+    """A linear step-time model from a YAML file. UserError names the file and what is wrong."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"--step-time: expected roofline, zero, linear or a YAML file; {path}: {error.strerror}"
+        ) from None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict) or data.get("model") != "linear":
+        raise UserError(f"{path}: model: expected linear, and its coefficients beside it")
+    coefficients = {key: value for key, value in data.items() if key != "model"}
+    try:
+        return LinearStepTime(coefficients)
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{path}: {error}") from None
