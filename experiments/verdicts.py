@@ -43,7 +43,7 @@ def hits_verdict(summary: dict[str, Any], config: EngineConfig, load: Iterable[R
         return f"hit rate 0: {_why_no_hits(config.block_size, summary['num_evictions'], load)}"
     unknown = summary["num_requests_unknown_prefix"]
     if unknown:
-        return f"the hit rate is a lower bound: {unknown:,} prompts are known by length only and count as misses"
+        return f"the hit rate is a lower bound: prompts known by length only ({unknown:,}) count as misses"
     return None
 
 

@@ -422,7 +422,6 @@ def test_an_id_that_is_in_flight():
         serve(workload)
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="SimPy copies the error from its args, which are not two")
 def test_an_id_that_is_in_flight_when_another_request_ends():
     """The request is sent by the engine's process, not by the timer of arrivals."""
     workload = [record("x", output=5), record("y"), record("x", source="t:3")]
