@@ -99,6 +99,23 @@ def test_what_an_allocation_needs_and_takes(
     assert engine.free_order() == others[num_new:]
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 6])
+@pytest.mark.parametrize("hit", [1, 2, 5])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_idle_hit_blocks_count_against_the_whole_prompt_too(missing, hit, chunk):
+    """Blocks of 1: six new ones behind a hit that nobody holds need as many free as both together."""
+    engine = Engine(8 + hit + 6 - missing, block_size=1)
+    cached = engine.fresh(hit)
+    engine.serve(cached)
+    engine.add("running", 8)
+    engine.core.schedule_next()
+    request = Request("new", hit + 6, 1, TokenContent(engine.scheduler.keys, cached + engine.fresh(6)))
+    found = engine.cache.find_hit(request)
+    assert (found.num_tokens, engine.pool.num_free_blocks) == (hit, hit + 6 - missing)
+    result = engine.cache.allocate_slots(request, chunk, found, reserve_full_sequence=True)
+    assert (result is None) == missing
+
+
 @pytest.mark.parametrize(("watermark", "admitted"), [(0.0, ["a", "b"]), (0.25, ["a"])])
 def test_a_watermark_keeps_blocks_free_while_something_runs(watermark, admitted):
     """S10: a quarter of 13 blocks is 3."""

@@ -65,6 +65,31 @@ def test_a_step_is_consistent_after_every_roll_back(usable, requests, asynchrono
     assert all(request.is_finished for request in engine.requests.values())
 
 
+def test_a_victim_that_stands_before_makes_nobody_miss_the_step():
+    engine = Engine(7, block_size=4, scheduling_policy="priority")
+    engine.add("low", 7, 9, priority=5)
+    engine.iterate()
+    engine.add("middle", 8, 9, priority=3)
+    engine.add("high", 8, 9, priority=1)
+    assert shape(engine.iterate()) == {"low": 1, "high": 8, "middle": 8}
+    step = engine.iterate()
+    assert [request.request_id for request in step.preempted] == ["low"]
+    assert shape(step) == {"high": 1, "middle": 1}
+
+
+def test_a_requester_that_is_its_own_victim_makes_nobody_miss_the_step():
+    """Everybody behind it is more important, and is served with what it gave back."""
+    engine = Engine(6, block_size=4, scheduling_policy="priority")
+    engine.add("low", 7, 9, priority=5)
+    engine.iterate()
+    engine.add("middle", 8, 9, priority=3)
+    engine.add("high", 8, 9, priority=1)
+    engine.iterate()
+    step = engine.iterate()
+    assert [request.request_id for request in step.preempted] == ["low"]
+    assert shape(step) == {"high": 1, "middle": 1}
+
+
 def three(priorities, arrivals=(0, 1, 2), **config):
     """Three requests that each hold two blocks of four slots; each needs another one next, and one is left."""
     engine = Engine(7, block_size=4, scheduling_policy="priority", **config)
