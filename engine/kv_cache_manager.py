@@ -85,25 +85,25 @@ class KVCacheManager:
         ``reserve_full_sequence`` all known tokens must fit now, though only the new ones get blocks. Returns None,
         changing nothing, when blocks are missing.
         """
-        pool = self.pool
         num_computed_tokens = hit.num_tokens if hit else request.num_computed_tokens
         num_scheduled_tokens = num_computed_tokens + num_new_tokens
-        max_model_len = self._config.max_model_len
-        num_slots = min(num_scheduled_tokens, max_model_len)
-        if hit is not None:
-            held, num_idle_hits = hit.block_tables, self._num_idle(hit.block_tables)
-            if reserve_full_sequence:
-                needed = self._missing(min(request.num_tokens, max_model_len), held) + num_idle_hits
-                if needed + num_reserved_blocks > pool.num_free_blocks:
-                    return None
-            num_missing = self._missing(num_slots, held) + num_idle_hits
+        num_slots = min(num_scheduled_tokens, self._config.max_model_len)
+        if hit is None and num_slots <= request.num_slots:
+            new_blocks: Tables = [[] for _ in self.groups]  # what most decode steps need: nothing
         else:
-            num_missing = self._missing(num_slots, request.block_tables)
-        if num_missing and num_missing + num_reserved_blocks > pool.num_free_blocks:
-            return None
-        if hit is not None:
-            self._adopt(request, hit)
-        new_blocks = self._add_blocks(request, num_slots) if num_missing else [[] for _ in self.groups]
+            tables = hit.block_tables if hit else request.block_tables
+            num_usable_blocks = self.pool.num_free_blocks - num_reserved_blocks
+            if hit is not None:
+                num_usable_blocks -= self._num_idle(hit.block_tables)
+                if reserve_full_sequence:
+                    num_sequence_slots = min(request.num_tokens, self._config.max_model_len)
+                    if self._missing(num_sequence_slots, tables) > num_usable_blocks:
+                        return None
+            if self._missing(num_slots, tables) > num_usable_blocks:
+                return None
+            if hit is not None:
+                self._adopt(request, hit)
+            new_blocks = self._add_blocks(request, num_slots)
         self.register(request, min(num_scheduled_tokens, request.num_tokens))
         return new_blocks
 
@@ -128,6 +128,7 @@ class KVCacheManager:
             self.pool.free(table[::-1])
         request.block_tables = []
         request.num_registered_blocks = []
+        request.num_slots = 0
 
     def mark_phantoms(self, request: Request) -> None:
         """Note that the step just scheduled for ``request`` will not run: what it registered stays empty."""
@@ -178,6 +179,9 @@ class KVCacheManager:
                 self.pool.evicted_keys.clear()
             request.block_tables[index] += blocks
             new_blocks.append(blocks)
+        request.num_slots = min(
+            len(table) * group.block_size for table, group in zip(request.block_tables, self.groups, strict=True)
+        )
         return new_blocks
 
     def _judge_phantoms(self, blocks: list[int]) -> tuple[list[int], int]:

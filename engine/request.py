@@ -50,6 +50,7 @@ class Request:
         "is_deferred",
         "is_prefill_chunk",
         "lora",
+        "max_total_tokens",
         "max_tokens",
         "num_computed_tokens",
         "num_highest_computed_tokens",
@@ -58,6 +59,7 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "num_registered_blocks",
+        "num_slots",
         "num_tokens",
         "priority",
         "request_id",
@@ -82,6 +84,7 @@ class Request:
         self.request_id = request_id
         self.num_prompt_tokens = num_prompt_tokens
         self.max_tokens = max_tokens
+        self.max_total_tokens = num_prompt_tokens + max_tokens
         self.content = content
         self.arrival_ns = arrival_ns
         self.priority = priority
@@ -109,6 +112,8 @@ class Request:
         self.num_preemptions = 0
         self.block_keys: list[int] = []
         self.block_tables: list[list[int]] = []
+        self.num_slots = 0
+        """Tokens for which the tables of all groups have a slot."""
         self.num_registered_blocks: list[int] = []
         """Per group, how many leading blocks of the table were given their key."""
 

@@ -214,9 +214,10 @@ class Scheduler:
         return limit
 
     def _num_tokens_to_run(self, request: Request, step: Step, chunk_limit: int) -> int:
-        if request.num_placeholders and request.num_output_tokens + request.num_placeholders >= request.max_tokens:
+        num_expected_tokens = request.num_tokens + request.num_placeholders
+        if request.num_placeholders and num_expected_tokens >= request.max_total_tokens:
             return 0
-        num_new_tokens = request.num_tokens + request.num_placeholders - request.num_computed_tokens
+        num_new_tokens = num_expected_tokens - request.num_computed_tokens
         if 0 < chunk_limit < num_new_tokens:
             num_new_tokens = chunk_limit
         return min(
@@ -346,7 +347,7 @@ class Scheduler:
             request.num_tokens += 1
             if token_id == request.eos_token_id or token_id in request.stop_token_ids:
                 return FinishReason.STOP
-            if request.num_tokens >= self.config.max_model_len or request.num_output_tokens >= request.max_tokens:
+            if request.num_tokens >= self.config.max_model_len or request.num_tokens >= request.max_total_tokens:
                 return FinishReason.LENGTH
         return None
 
