@@ -71,4 +71,5 @@ def _write_table(path: Path, columns: RequestColumns | StepColumns) -> None:
     import pyarrow.parquet
 
     table = {field.name: pyarrow.array(getattr(columns, field.name)) for field in fields(columns)}
-    pyarrow.parquet.write_table(pyarrow.table(table), path, compression="zstd")
+    with open(path, "wb") as file:  # pyarrow takes only names that are UTF-8
+        pyarrow.parquet.write_table(pyarrow.table(table), file, compression="zstd")

@@ -53,11 +53,14 @@ def open_workload(path: str | os.PathLike[str], format_name: str | None = None, 
     first_lines = [text for _, text in islice(text_lines(path), _FIRST_LINES)]
     if not first_lines:
         raise WorkloadError(str(path), "expected at least one request, found none")
-    for name, reader_type in FORMATS.items():
-        reader = _reader(name, reader_options if _takes(reader_type, reader_options) else {})
+    readers = {
+        name: _reader(name, reader_options if _takes(reader_type, reader_options) else {})
+        for name, reader_type in FORMATS.items()
+    }
+    for name, reader in readers.items():
         if reader.recognises(first_lines):
             return Workload.of(path, _reader(name, reader_options, str(path)))
-    raise WorkloadError(str(path), _unknown(first_lines[0]))
+    raise WorkloadError(str(path), _unknown(first_lines[0], readers))
 
 
 def _takes(reader_type: type[Reader], options: dict[str, Any]) -> bool:
@@ -78,13 +81,13 @@ def _reader(name: str, options: dict[str, Any], source: str = "") -> Reader:
     return FORMATS[name](**options)
 
 
-def _unknown(first_line: str) -> str:
+def _unknown(first_line: str, readers: dict[str, Reader]) -> str:
     """Which formats there are, and what the nearest one would have needed."""
     names = names_in(first_line)
     for name, marks in _NOT_SUPPORTED_YET.items():
         if marks <= names:
             return f"this is the format {name}, not supported yet; expected one of {', '.join(FORMATS)}"
-    wanted = {name: reader_type().first_line_names for name, reader_type in FORMATS.items()}
+    wanted = {name: reader.first_line_names for name, reader in readers.items()}
     nearest = max(wanted, key=lambda name: len(wanted[name] & names) / len(wanted[name]))
     missing = ", ".join(sorted(wanted[nearest] - names))
     found = len(wanted[nearest] & names)

@@ -1,0 +1,123 @@
+"""What tests of the command line share: running it, and small files to run it on."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from experiments.command_line import main
+
+TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
+SCRIPT = Path(sys.executable).with_name("kvtwin")
+SMALL_SERVER = ("--num-gpu-blocks-override", "2000", "--max-model-len", "4096", "--step-time", "zero")
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def complains(self, *words):
+        """Assert that this is a mistake of the user's, told in one line with ``words`` in it."""
+        assert (self.code, self.out) == (2, ""), self
+        assert self.err.startswith("kvtwin: error: "), self
+        assert self.err.count("\n") == 1, self
+        for word in words:
+            assert word in self.err, self
+
+
+@pytest.fixture
+def kvtwin(capsys):
+    """Run the command in this process."""
+
+    def run(*words):
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def summary_of(kvtwin):
+    """Replay on a small server and return the JSON summary, which must be valid."""
+
+    def run(trace, *options):
+        outcome = kvtwin("replay", trace, *SMALL_SERVER, *options, "--json")
+        assert outcome.code in (0, 1), outcome
+        return json.loads(outcome.out, parse_constant=pytest.fail)
+
+    return run
+
+
+@pytest.fixture
+def script():
+    """Start the installed script; what it prints is text."""
+    if not SCRIPT.exists():
+        pytest.skip("the script kvtwin is not installed beside this Python")
+
+    def start(*words, **settings):
+        settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | settings
+        return subprocess.Popen([str(SCRIPT), *map(str, words)], **settings)
+
+    return start
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write lines (objects as JSON) to a file and return its path."""
+
+    def path(*lines, name="trace.jsonl", encoding="utf-8", newline="\n", end="\n"):
+        file = tmp_path / name
+        texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        file.write_bytes((newline.join(texts) + (end and newline)).encode(encoding))
+        return file
+
+    return path
+
+
+@pytest.fixture
+def native(write):
+    """Write rows to a file in kvtwin's format; each is a dict over a request of 40 tokens known by length."""
+
+    def path(*rows, name="trace.jsonl"):
+        basis = {"prompt_tokens": 40, "output_tokens": 3}
+        full = [{"id": f"r{i}", "arrival_ns": i * 10**9} | basis | row for i, row in enumerate(rows)]
+        return write({"kvtwin_workload": 1}, *full, name=name)
+
+    return path
+
+
+@pytest.fixture
+def mooncake(write):
+    """Write a Mooncake trace of ``number`` requests that share their first 512 tokens."""
+
+    def path(number=20, name="trace.jsonl"):
+        return write(*(mooncake_row(index) for index in range(number)), name=name)
+
+    return path
+
+
+def mooncake_row(index=0, **changes):
+    """A row of a Mooncake trace, ten a second."""
+    return {"timestamp": 100 * index, "input_length": 1000, "output_length": 5, "hash_ids": [0, index + 1]} | changes
+
+
+def tokens(*token_ids, **changes):
+    """A row of `native` whose prompt is known."""
+    return {"prompt_tokens": len(token_ids), "token_ids": list(token_ids)} | changes
+
+
+@pytest.fixture
+def public_trace():
+    """A function from a name under shared/traces to its path."""
+
+    def path(name):
+        if not (TRACES / name).exists():
+            pytest.skip(f"shared/traces/{name} is not here")
+        return TRACES / name
+
+    return path

@@ -1,0 +1,121 @@
+"""vLLM's flags: each is modelled, or refused by name with a reason; never ignored."""
+
+import pytest
+
+from experiments.engine_options import ENGINE_FLAGS, add_engine_arguments
+from experiments.parser import CommandParser
+from experiments.refused_flags import NOT_MODELLED
+from tests.experiments.conftest import SMALL_SERVER
+
+MODELLED = {
+    "--model": "Llama-3.1-8B",
+    "--max-model-len": "4096",
+    "--dtype": "bfloat16",
+    "--block-size": "16",
+    "--gpu-memory-utilization": "0.9",
+    "--kv-cache-memory-bytes": "10GiB",
+    "--num-gpu-blocks-override": "2000",
+    "--kv-cache-dtype": "auto",
+    "--enable-prefix-caching": None,
+    "--prefix-caching-hash-algo": "xxhash_cbor",
+    "--max-num-batched-tokens": "4096",
+    "--max-num-scheduled-tokens": "4096",
+    "--max-num-seqs": "64",
+    "--max-num-active-seqs": "32",
+    "--long-prefill-token-threshold": "1000",
+    "--enable-chunked-prefill": None,
+    "--scheduling-policy": "priority",
+    "--scheduler-reserve-full-isl": None,
+    "--watermark": "0.01",
+    "--prefill-schedule-interval": "2",
+    "--async-scheduling": None,
+    "--disable-hybrid-kv-cache-manager": None,
+    "--tensor-parallel-size": "2",
+    "--pipeline-parallel-size": "1",
+    "--enable-lora": None,
+    "--max-loras": "3",
+}
+"""Flags of vLLM that are modelled, with a value; None for switches."""
+
+REFUSED = [
+    "--prefix-match-unit",
+    "--prefix-cache-retention-interval",
+    "--mamba-block-size",
+    "--mamba-cache-mode",
+    "--mamba-cache-dtype",
+    "--mamba-ssm-cache-dtype",
+    "--data-parallel-size",
+    "--decode-context-parallel-size",
+    "--kv-offloading-size",
+    "--kv-offloading-backend",
+    "--kv-cache-metrics",
+    "--kv-cache-metrics-sample",
+    "--speculative-config",
+    "--swap-space",
+    "--preemption-mode",
+    "--max-num-partial-prefills",
+    "--max-long-partial-prefills",
+]
+"""Flags of vLLM, now or once, that are not."""
+
+
+@pytest.fixture
+def replay(kvtwin, mooncake):
+    return lambda *options: kvtwin("replay", mooncake(), *SMALL_SERVER, *options)
+
+
+@pytest.fixture
+def size(kvtwin):
+    return lambda *options: kvtwin("size", "--model", "Llama-3.1-8B", "--gpu", "h200", *options)
+
+
+@pytest.mark.parametrize("flag", MODELLED)
+def test_a_modelled_flag_is_taken_in_all_its_forms(replay, flag):
+    value = MODELLED[flag]
+    extra = ["--enable-lora"] if flag == "--max-loras" else []
+    if value is None:
+        forms = [[flag], [f"--no-{flag[2:]}"], [flag.replace("-", "_").replace("__", "--", 1)]]
+    else:
+        forms = [[flag, value], [f"{flag}={value}"], ["--" + flag[2:].replace("-", "_") + f"={value}"]]
+    for form in forms:
+        assert replay(*form, *extra).code == 0, form
+
+
+@pytest.mark.parametrize("flag", [flag for flag, value in MODELLED.items() if value is None])
+def test_a_switch_is_recorded_as_it_was_set(kvtwin, mooncake, tmp_path, flag):
+    for form, wanted in ((flag, "true"), (f"--no-{flag[2:]}", "false")):
+        kvtwin("replay", mooncake(), *SMALL_SERVER, form, "--out", tmp_path / wanted)
+        config = (tmp_path / wanted / "config.yaml").read_text()
+        assert f"{flag[2:].replace('-', '_')}: {wanted}\n" in config
+
+
+@pytest.mark.parametrize("flag", dict.fromkeys([*REFUSED, *NOT_MODELLED]))
+def test_a_flag_that_is_not_modelled_is_refused_with_its_reason(replay, size, flag):
+    for run in (replay, size):
+        for form in ([flag], [flag, "1"], [f"{flag}=1"], ["--" + flag[2:].replace("-", "_") + "=1"]):
+            run(*form).complains(f"{flag}: {NOT_MODELLED[flag]}")
+        run(f"--no-{flag[2:]}").complains(f"--no-{flag[2:]}: ")
+
+
+@pytest.mark.parametrize("flag", ENGINE_FLAGS)
+def test_size_refuses_what_does_not_decide_the_size(size, flag):
+    size(flag).complains(flag, "kvtwin replay")
+    size(f"{flag}=1").complains(flag, "kvtwin replay")
+
+
+def test_all_engine_flags_are_listed():
+    parser = CommandParser()
+    before = len(parser._actions)
+    add_engine_arguments(parser)
+    added = {action.option_strings[0] for action in parser._actions[before:]}
+    assert added - {"--vllm-strict"} == set(ENGINE_FLAGS)
+
+
+def test_an_unknown_flag_names_the_nearest(replay, size):
+    replay("--max-modle-len", "5").complains("--max-modle-len", "nearest: --max-model-len")
+    replay("--kv-cache-memory=5").complains("--kv-cache-memory:", "nearest: --kv-cache-memory-bytes")
+    size("--max-modle-len=5").complains("--max-modle-len", "nearest: --max-model-len")
+
+
+def test_flags_are_not_abbreviated(replay):
+    replay("--max-model", "4096").complains("--max-model:")
