@@ -56,3 +56,19 @@ def test_a_step_of_decodes_alone_counts_down(interval):
         engine.iterate()
     engine.add("b", 8)
     assert shape(engine.iterate()) == {"a": 1, "b": 8}
+
+
+def test_who_waits_for_an_adapter_is_no_backlog():
+    engine = decoding(3, max_loras=1)
+    engine.add("holds the seat", 4, 100, lora="sql")
+    for _ in range(3):
+        engine.iterate()
+    engine.add("waits for it", 4, lora="chat")
+    for _ in range(4):
+        assert "waits for it" not in shape(engine.iterate())
+    engine.add("b", 8, 100)
+    assert shape(engine.iterate())["b"] == 8
+    engine.add("c", 8)
+    for _ in range(2):
+        assert "c" not in shape(engine.iterate())
+    assert shape(engine.iterate())["c"] == 8

@@ -319,6 +319,17 @@ def test_a_turn_never_comes_before_its_own_arrival():
     assert column(recorder, "arrival_ns") == {"1": 0, "2": 5_000, "3": 9_000}
 
 
+def test_a_later_turn_waits_for_all_turns_before_it():
+    """Two requests of a session may run at once; the turn behind them waits for both."""
+    workload = [
+        record("short", session="s"),
+        record("long", session="s", output=7),
+        think("next", "s", 10),
+    ]
+    recorder = serve(workload)
+    assert column(recorder, "arrival_ns") == {"short": 0, "long": 0, "next": 710}
+
+
 def test_a_refused_turn_does_not_hold_up_its_session():
     workload = [
         record("1", session="s", output=0),
