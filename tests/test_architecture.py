@@ -1,0 +1,151 @@
+"""The design's import arrows, the names of the packages, and what the wheel carries."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+ROOMS = ("engine", "workloads", "sim", "gpu", "experiments")
+STANDARD_LIBRARY = sys.stdlib_module_names
+
+ALLOWED = {
+    "engine": {"numpy"},
+    "workloads": {"numpy", "pandas"},
+    "sim": {"engine", "workloads", "simpy"},
+    "gpu": {"engine", "torch", "triton"},
+    "experiments": {"engine", "workloads", "sim", "gpu", "numpy", "yaml", "tqdm"},
+}
+"""What a room may import at the top of a file, beside itself and the standard library."""
+
+ALLOWED_LATER = {
+    "engine": {"numba", "xxhash", "cbor2"},
+    "experiments": {"pandas", "pyarrow", "matplotlib", "torch", "triton"},
+}
+"""What a room may import where it is needed only: in a function, or in a try that does without."""
+
+
+class Import(NamedTuple):
+    module: str
+    line: int
+    at_top: bool
+
+    @property
+    def package(self) -> str:
+        return self.module.partition(".")[0]
+
+
+def imports_of(source: str) -> list[Import]:
+    """Every import of a file, wherever it stands; relative ones are not allowed to be there."""
+    found = []
+
+    def walk(node: ast.AST, at_top: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found.extend(Import(alias.name, child.lineno, at_top) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                found.append(Import("." * child.level + (child.module or ""), child.lineno, at_top))
+            lazily = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Try)
+            walk(child, at_top and not lazily)
+
+    walk(ast.parse(source), True)
+    return found
+
+
+def breaches(room: str, source: str) -> list[Import]:
+    """Imports of a file that the room may not have."""
+    allowed = ALLOWED[room] | {room} | STANDARD_LIBRARY
+    later = allowed | ALLOWED_LATER.get(room, set())
+    return [each for each in imports_of(source) if each.package not in (allowed if each.at_top else later)]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_arrows_point_one_way(room):
+    files = sorted((REPOSITORY / room).rglob("*.py"))
+    assert files
+    found = [(str(file), breach) for file in files for breach in breaches(room, file.read_text("utf-8"))]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("engine", "import simpy"),
+        ("engine", "def f():\n    import workloads.formats"),
+        ("engine", "import xxhash"),
+        ("engine", "from sim.serving import ServerSimulation"),
+        ("workloads", "from engine import config"),
+        ("sim", "import gpu.runner"),
+        ("sim", "import torch.nn"),
+        ("gpu", "if x:\n    from sim import serving"),
+        ("experiments", "import pandas as pd"),
+        ("experiments", "from tests.parity import case"),
+        ("sim", "from . import serving"),
+    ],
+)
+def test_a_breach_is_seen(room, source):
+    assert len(breaches(room, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("engine", "try:\n    import numba\nexcept ImportError:\n    numba = None"),
+        ("engine", "def f():\n    import cbor2"),
+        ("sim", "import os.path, engine.core\nfrom workloads.errors import WorkloadError"),
+        ("experiments", "def f():\n    import pyarrow.parquet"),
+    ],
+)
+def test_what_is_allowed_is_not_seen(room, source):
+    assert breaches(room, source) == []
+
+
+def test_files_import_what_they_mean_from_the_standard_library():
+    """No file of ours has the name of one of Python's modules that it would hide."""
+    assert set(ROOMS).isdisjoint(STANDARD_LIBRARY)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_other_distribution_has_our_names(room):
+    assert set(packages_distributions().get(room, ())) <= {"kvtwin"}
+    spec = find_spec(room)
+    assert spec is not None
+    assert spec.origin == str(REPOSITORY / room / "__init__.py")
+
+
+CARRIED = ("experiments/configs/step-time-linear.yaml", "experiments/gpus.yaml", "experiments/models/llama-3.1-8b.json")
+
+
+def test_the_project_names_every_room_as_a_package():
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+    assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(ROOMS)
+    assert settings["project"]["scripts"] == {"kvtwin": "experiments.command_line:main"}
+
+
+def test_what_the_wheel_must_carry_is_not_ignored():
+    """The wheel leaves out what git ignores."""
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    paths = [str(path.relative_to(REPOSITORY)) for room in ROOMS for path in (REPOSITORY / room).rglob("*.*")]
+    kept = [path for path in paths if "__pycache__" not in path]
+    assert set(CARRIED) <= set(kept)
+    command = ["git", "-C", str(REPOSITORY), "check-ignore", *kept]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == ""
+
+
+def test_the_wheel_carries_the_rooms_and_no_tests(tmp_path):
+    pytest.importorskip("hatchling", reason="hatchling is not installed; pip fetches it where it builds")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    modules = {str(path.relative_to(REPOSITORY)) for room in ROOMS for path in (REPOSITORY / room).rglob("*.py")}
+    assert modules | set(CARRIED) <= set(names)
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == set(ROOMS)
