@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.multiset import Multiset
 from sim.recording import Recorder
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
@@ -37,10 +38,10 @@ class Latencies:
     def statistics(self, percentiles: tuple[float, ...]) -> dict[str, float]:
         """``mean_ttft_ms`` and so on; TPOT leaves out requests of one token, as vLLM does."""
         multisets = {
-            "ttft": _Multiset.of(self.ttft),
-            "tpot": _Multiset.of(self.tpot[self._several]),
-            "itl": _Multiset.of_counts(self._itl),
-            "e2el": _Multiset.of(self.e2el),
+            "ttft": Multiset(Counter(self.ttft.tolist())),
+            "tpot": Multiset(Counter(self.tpot[self._several].tolist())),
+            "itl": Multiset(self._itl),
+            "e2el": Multiset(Counter(self.e2el.tolist())),
         }
         found: dict[str, float] = {}
         for name, values in multisets.items():
@@ -70,44 +71,7 @@ def percentile_name(percent: float) -> str:
     return f"p{int(percent) if percent == int(percent) else percent}"
 
 
-class _Multiset:
-    """Numbers as sorted distinct values with counts: inter-token latencies are many, and few of them distinct."""
-
-    def __init__(self, values: NDArray[Any], counts: NDArray[Any]) -> None:
-        self._values = values
-        self._counts = counts
-        self._ends = np.cumsum(counts)
-
-    @classmethod
-    def of(cls, values: NDArray[Any]) -> _Multiset:
-        return cls(*np.unique(values, return_counts=True))
-
-    @classmethod
-    def of_counts(cls, counts: Counter[int]) -> _Multiset:
-        values = sorted(counts)
-        return cls(np.array(values, dtype=np.int64), np.array([counts[value] for value in values], dtype=np.int64))
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def mean(self) -> float:
-        return float(np.dot(self._values.astype(float), self._counts) / len(self))
-
-    def deviation(self) -> float:
-        return float(np.sqrt(np.dot((self._values - self.mean()) ** 2, self._counts) / len(self)))
-
-    def percentile(self, percent: float) -> float:
-        """Linear between ranks, as numpy.percentile."""
-        rank = (len(self) - 1) * percent / 100
-        low = int(rank)
-        below, above = self._at(low), self._at(min(low + 1, len(self) - 1))
-        return float(below + (above - below) * (rank - low))
-
-    def _at(self, rank: int) -> Any:
-        return self._values[np.searchsorted(self._ends, rank, side="right")]
-
-
-def _statistics(name: str, values: _Multiset, percentiles: tuple[float, ...]) -> dict[str, float]:
+def _statistics(name: str, values: Multiset, percentiles: tuple[float, ...]) -> dict[str, float]:
     names = [f"mean_{name}_ms", f"median_{name}_ms", f"std_{name}_ms"]
     names += [f"{percentile_name(percent)}_{name}_ms" for percent in percentiles]
     if not len(values):

@@ -31,7 +31,7 @@ from experiments.sizing_options import SizingResult, add_sizing_arguments, resol
 from experiments.step_time_options import add_step_time_arguments, step_time_model
 from experiments.trace_options import add_trace_arguments, open_trace
 from experiments.verdicts import verdicts
-from sim.recording import Recorder
+from sim.recording import SECOND_NS, Recorder
 from sim.serving import ServerSimulation
 from sim.step_time import StepTimeModel
 from workloads.workload import Workload
@@ -146,7 +146,7 @@ def _request_rate(load: Load, recorder: Recorder) -> float:
         return load.request_rate
     arrivals = recorder.requests.arrival_ns
     span_ns = max(arrivals) - min(arrivals) if len(arrivals) else 0
-    return math.inf if load.ignores_arrivals or span_ns == 0 else len(arrivals) / span_ns * 1e9
+    return math.inf if load.ignores_arrivals or span_ns == 0 else len(arrivals) / span_ns * SECOND_NS
 
 
 def _heading(

@@ -6,15 +6,15 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter
 from typing import Any
-
-import numpy as np
 
 from engine.cache_planning import SizingError
 from engine.config import VLLM_VERSION
 from engine.memory_budget import MemoryBudget
 from engine.sizing import CachePlan, format_gib
 from experiments.engine_options import ENGINE_FLAGS
+from experiments.multiset import Multiset
 from experiments.refused_flags import refuse_flags
 from experiments.sizing_options import (
     SizingInputs,
@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _trace_lengths(path: str) -> dict[str, int]:
     """Mean and 95th percentile of the tokens of a request, prompt and output, rounded up."""
-    tokens = [record.prompt_tokens + record.output_tokens for record in open_workload(path)]
-    return {"mean": math.ceil(np.mean(tokens)), "p95": math.ceil(np.percentile(tokens, 95))}
+    tokens = Multiset(Counter(record.prompt_tokens + record.output_tokens for record in open_workload(path)))
+    return {"mean": math.ceil(tokens.mean()), "p95": math.ceil(tokens.percentile(95))}
 
 
 def _concurrency(result: SizingResult | None, lengths: dict[str, int]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from engine.config import EngineConfig
+from experiments.infinite_cache import InfiniteCache
 from experiments.latencies import as_array
 from experiments.load_options import Load
-from experiments.trace_inspect import InfiniteCache
 from sim.recording import NEVER, SECOND_NS, Recorder
 from workloads.request_record import RequestRecord
 

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.errors import UserError
+from experiments.infinite_cache import InfiniteCache
+from experiments.multiset import Multiset
 from experiments.parser import CommandParser
-from experiments.trace_inspect import InfiniteCache, add_arguments, inspect_workload, run, summarise
+from experiments.trace_facts import inspect_workload
+from experiments.trace_inspect import add_arguments, run
 from workloads import ImageSpan, RequestRecord, WorkloadError, open_workload, write_workload
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
@@ -68,11 +71,13 @@ def test_length_only_traces_have_no_hit_rate():
 
 
 @given(st.lists(st.integers(0, 30), min_size=1))
-def test_summary_equals_numpy(values):
-    summary = summarise(Counter(values))
-    assert [summary[name] for name in ("total", "max")] == [sum(values), max(values)]
-    expected = [np.mean(values), *np.percentile(values, [50, 90, 99])]
-    assert [summary[name] for name in ("mean", "p50", "p90", "p99")] == pytest.approx(expected)
+def test_statistics_equal_numpys(values):
+    numbers = Multiset(Counter(values))
+    assert (len(numbers), numbers.total(), numbers.largest()) == (len(values), sum(values), max(values))
+    assert numbers.mean() == pytest.approx(np.mean(values))
+    assert numbers.deviation() == pytest.approx(np.std(values), abs=1e-6)
+    for percent in (0, 12.5, 50, 90, 99, 99.9, 100):
+        assert numbers.percentile(percent) == pytest.approx(np.percentile(values, percent))
 
 
 def blocks_one_by_one(records, block_size):

@@ -1,0 +1,161 @@
+"""What a workload file holds: counts, lengths, arrivals, and what an infinite prefix cache could hit of it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from typing import Any
+
+from tqdm import tqdm
+
+from engine.config import VLLM_VERSION
+from experiments.infinite_cache import InfiniteCache
+from experiments.multiset import Multiset
+from workloads.request_record import RequestRecord
+from workloads.workload import Workload
+
+SECOND_NS = 1_000_000_000
+
+
+def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]:
+    """Everything ``kvtwin trace inspect`` tells about ``workload``, as a dict for JSON. Reads it once more.
+
+    ``sharing`` is None when no prompt is known by more than its length. Its ``hit_tokens`` follow vLLM's
+    rule: the leading blocks that were seen, at most ``(prompt - 1) // block_size``, so that a token is left
+    to compute.
+    """
+    if block_size < 1:
+        raise ValueError(f"block size: expected at least 1 token, got {block_size}")
+    cache = InfiniteCache(block_size)
+    inputs, outputs, known_by = Counter[int](), Counter[int](), Counter[str]()
+    full_blocks = hit_blocks = queried_tokens = hit_tokens = prompts_with_hit = 0
+    sessions, loras, salts = set[str](), set[str](), set[str]()
+    later_turns = with_priority = with_images = 0
+    gaps, instants = _Gaps(), _Instants()
+    progress = tqdm(workload, desc="reading", unit=" requests", delay=2, leave=False, file=sys.stderr)
+    for record in progress:
+        inputs[record.prompt_tokens] += 1
+        outputs[record.output_tokens] += 1
+        gaps.add(record.arrival_ns)
+        instants.add(record.arrival_ns)
+        if record.session is not None:
+            sessions.add(record.session)
+        if record.lora_name is not None:
+            loras.add(record.lora_name)
+        if record.cache_salt:
+            salts.add(record.cache_salt)
+        later_turns += record.think_time_ns is not None
+        with_priority += record.priority != 0
+        with_images += bool(record.images)
+        known_by[_known_by(record)] += 1
+        if record.knows_prefix:
+            hits, leading = cache.add(record)
+            usable = min(leading, (record.prompt_tokens - 1) // block_size)
+            full_blocks += record.prompt_tokens // block_size
+            hit_blocks += hits
+            queried_tokens += record.prompt_tokens
+            hit_tokens += usable * block_size
+            prompts_with_hit += usable > 0
+    span_s = (workload.last_arrival_ns - workload.first_arrival_ns) / SECOND_NS
+    num_known = known_by["tokens"] + known_by["hash_ids"]
+    return {
+        "vllm_version": VLLM_VERSION,
+        "path": str(workload.path),
+        "format": workload.format_name,
+        "num_requests": len(workload),
+        "num_unsorted": workload.num_unsorted,
+        "span_s": span_s,
+        "requests_per_s": len(workload) / span_s if span_s else None,
+        "interarrival_cv": gaps.coefficient_of_variation(),
+        "num_distinct_arrivals": instants.number,
+        "most_at_one_instant": instants.most,
+        "input_tokens": _summarise(inputs),
+        "output_tokens": _summarise(outputs),
+        "num_zero_outputs": outputs[0],
+        "prompts_known_by": {name: known_by[name] for name in ("tokens", "hash_ids", "length")},
+        "num_sessions": len(sessions),
+        "num_later_turns": later_turns,
+        "num_loras": len(loras),
+        "num_cache_salts": len(salts),
+        "num_with_priority": with_priority,
+        "num_with_images": with_images,
+        "sharing": {
+            "block_size": block_size,
+            "full_blocks": full_blocks,
+            "hit_blocks": hit_blocks,
+            "hit_block_share": hit_blocks / full_blocks if full_blocks else 0.0,
+            "queried_tokens": queried_tokens,
+            "hit_tokens": hit_tokens,
+            "hit_token_share": hit_tokens / queried_tokens,
+            "num_prompts": num_known,
+            "num_prompts_with_hit": prompts_with_hit,
+        }
+        if num_known
+        else None,
+        "notes": [*workload.warnings, *_lacks(known_by, outputs[0])],
+    }
+
+
+def _summarise(counts: Counter[int]) -> dict[str, float]:
+    numbers = Multiset(counts)
+    percentiles = {f"p{percent}": numbers.percentile(percent) for percent in (50, 90, 99)}
+    return {"total": numbers.total(), "mean": numbers.mean()} | percentiles | {"max": numbers.largest()}
+
+
+class _Gaps:
+    """Gaps between arrivals, summed in integers."""
+
+    def __init__(self) -> None:
+        self._last_ns: int | None = None
+        self._number = self._sum = self._sum_of_squares = 0
+
+    def add(self, arrival_ns: int) -> None:
+        if self._last_ns is not None:
+            gap = arrival_ns - self._last_ns
+            self._number += 1
+            self._sum += gap
+            self._sum_of_squares += gap * gap
+        self._last_ns = arrival_ns
+
+    def coefficient_of_variation(self) -> float | None:
+        """Deviation over mean; None when all requests arrive together."""
+        if not self._sum:
+            return None
+        return math.sqrt(self._number * self._sum_of_squares - self._sum**2) / self._sum
+
+
+class _Instants:
+    """How many arrival times there are, and how many requests share the busiest."""
+
+    def __init__(self) -> None:
+        self.number = self.most = self._here = 0
+        self._last_ns: int | None = None
+
+    def add(self, arrival_ns: int) -> None:
+        if arrival_ns != self._last_ns:
+            self.number += 1
+            self._here = 0
+            self._last_ns = arrival_ns
+        self._here += 1
+        self.most = max(self.most, self._here)
+
+
+def _known_by(record: RequestRecord) -> str:
+    if record.token_ids is not None:
+        return "tokens"
+    return "length" if record.hash_ids is None else "hash_ids"
+
+
+def _lacks(known_by: Counter[str], num_zero_outputs: int) -> list[str]:
+    """What the file does not tell, in words."""
+    notes = []
+    if known_by["length"] == known_by.total():
+        notes.append("no prefix information: the hit rate will be unknown")
+    elif known_by["length"]:
+        notes.append(f"{known_by['length']:,} prompts are known by length only: their hits will be unknown")
+    if known_by["hash_ids"]:
+        notes.append("hash ids name prompts only: hits on earlier outputs show where later prompts repeat their ids")
+    if num_zero_outputs:
+        notes.append(f"{num_zero_outputs:,} requests have no output tokens: they will be refused one by one")
+    return notes
