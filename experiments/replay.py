@@ -118,9 +118,13 @@ def simulate(
         on_refusal=_raise_refusal if args.strict else None,
     )
     try:
-        return simulation.run(load)
+        recorder = simulation.run(load)
     except OverflowError:
         raise UserError("the simulated time passes 292 years: look at --step-time and the trace's times") from None
+    if args.strict and recorder.first_refused:  # the engine gave up requests that it had taken
+        reason, where = next(iter(recorder.first_refused.items()))
+        _raise_refusal(where, reason)
+    return recorder
 
 
 def _raise_refusal(source: str, reason: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def check_free(folder: Path) -> None:
             raise UserError(f"--out {folder}: already exists; name a new folder")
         if not folder.parent.is_dir():
             raise UserError(f"--out {folder}: {folder.parent} is not a folder")
-        _start(folder).rmdir()
+        os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name}.partial", dir=folder.parent))
     except OSError as error:
         raise _cannot(folder, error) from None
 

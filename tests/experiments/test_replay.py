@@ -209,6 +209,23 @@ def test_rows_that_cannot_be_served_are_counted_by_reason(kvtwin, summary_of, na
     kvtwin("replay", trace, *SMALL_SERVER, "--strict").complains(f"{trace}:2: zero output")
 
 
+def test_strict_stops_at_what_the_engine_gives_up(kvtwin, mooncake):
+    """Found when the request's turn comes, not when it arrives."""
+    options = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096", "--max-num-scheduled-tokens", "500"]
+    outcome = kvtwin("replay", mooncake(), *SMALL_SERVER, *options)
+    assert outcome.code == 1
+    assert "never fits:                            20\n" in outcome.out
+    kvtwin("replay", mooncake(), *SMALL_SERVER, *options, "--strict").complains("trace.jsonl:1: ", "never fits")
+
+
+def test_strict_vllm_hangs_and_kvtwin_says_so(kvtwin, mooncake):
+    options = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096", "--max-num-scheduled-tokens", "500"]
+    outcome = kvtwin("replay", mooncake(2), *SMALL_SERVER, *options, "--vllm-strict")
+    assert outcome.code == 1
+    assert "* no progress: 2 requests were left" in outcome.out
+    assert "Unfinished requests:                     2\n" in outcome.out
+
+
 def test_a_run_that_completes_nothing_is_no_success(kvtwin, native):
     outcome = kvtwin("replay", native({"output_tokens": 0}, {"prompt_tokens": 5000}), *SMALL_SERVER)
     assert outcome.code == 1
