@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
@@ -15,6 +15,10 @@ from workloads.load_shaping import first_requests, scale_rate, set_request_rate
 from workloads.request_record import RequestRecord
 from workloads.workload import Workload
 
+_RATE = Number(1e-9, 1e9)
+BURSTINESS = Number(1e-3, 1e6)
+"""Within these limits gamma distributed gaps neither vanish nor overflow."""
+
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     """What is sent, and when."""
@@ -23,20 +27,20 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-prompts", type=Whole(), metavar="N", help="only the first N requests")
     add(
         "--rate-scale",
-        type=Number(above=True),
+        type=_RATE,
         default=1.0,
         metavar="X",
         help="replay X times as fast (0.5: half the rate)",
     )
     add(
         "--request-rate",
-        type=Number(above=True, infinite=True),
+        type=replace(_RATE, infinite=True),
         metavar="RPS",
         help="new arrival times at this rate instead of the trace's; inf: all at once",
     )
     add(
         "--burstiness",
-        type=Number(above=True),
+        type=BURSTINESS,
         default=1.0,
         metavar="B",
         help="with --request-rate, 1: Poisson arrivals; below 1: burstier",

@@ -87,22 +87,22 @@ class Whole:
 
 @dataclass(frozen=True)
 class Number:
-    """An option's type: a number within a range, which holds its ends where they are not ``above`` or infinite."""
+    """An option's type: a finite number from ``least`` to ``most``."""
 
     least: float = 0.0
     most: float = math.inf
     above: bool = False
     """Whether ``least`` itself is too small."""
     infinite: bool = False
-    """Whether infinity is meant to be given."""
+    """Whether infinity may be given as well."""
 
     def __call__(self, text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        fits = value > self.least if self.above else value >= self.least
-        if not fits or value > self.most or (math.isinf(value) and not self.infinite):
+        fits = math.isfinite(value) and self.least <= value <= self.most and not (self.above and value == self.least)
+        if not fits and not (self.infinite and value == math.inf):
             raise argparse.ArgumentTypeError(f"expected {self._wanted()}, got {_short(text)}")
         return value
 

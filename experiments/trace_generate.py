@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from experiments.errors import UserError
+from experiments.load_options import BURSTINESS
 from experiments.parser import Number, Whole
 from workloads.arrivals import SECOND_NS
 from workloads.distributions import Constant, Distribution, LogNormal
@@ -14,8 +15,9 @@ from workloads.generator import SyntheticWorkload, SystemPrompts
 from workloads.json_rows import LAST_NS
 from workloads.native import write_workload
 
-_POSITIVE = Number(1e-6, 1e9)
 _LENGTH = Whole(1, 10_000_000)
+_MOST_SYSTEM_TOKENS = 10_000_000
+"""They are held in memory."""
 
 EPILOGUE = """\
 Conversations start as a gamma process (Poisson by default). Each takes one of the shared system prompts, and each
@@ -31,8 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("out", metavar="FILE", type=Path, help="file to write, .jsonl or .jsonl.gz; nothing is overwritten")
     add("--num-prompts", type=Whole(), default=1000, metavar="N", help="requests")
-    add("--conversations-per-s", type=_POSITIVE, default=2.0, metavar="RATE", help="new conversations per second")
-    add("--burstiness", type=_POSITIVE, default=1.0, metavar="B", help="1: Poisson arrivals; below 1: burstier")
+    add(
+        "--conversations-per-s",
+        type=Number(1e-6, 1e9),
+        default=2.0,
+        metavar="RATE",
+        help="new conversations per second",
+    )
+    add("--burstiness", type=BURSTINESS, default=1.0, metavar="B", help="1: Poisson arrivals; below 1: burstier")
     add("--user-tokens", type=Whole(), default=150, metavar="TOKENS", help="median new tokens of a turn")
     add("--output-tokens", type=Whole(), default=250, metavar="TOKENS", help="median output of a turn")
     add("--length-sigma", type=Number(0, 10), default=0.8, metavar="S", help="spread of the log-normal lengths")
@@ -49,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     """Write the file; nothing is overwritten."""
     if os.path.lexists(args.out):
         raise UserError(f"{args.out}: already exists; name a new file")
+    if args.system_prompts * args.system_prompt_tokens > _MOST_SYSTEM_TOKENS:
+        raise UserError(f"--system-prompt-tokens: expected at most {_MOST_SYSTEM_TOKENS:,} in all system prompts")
     if args.num_prompts / args.conversations_per_s > LAST_NS / SECOND_NS:
         raise UserError(f"--conversations-per-s: {args.conversations_per_s:g} stretches the workload beyond 292 years")
     workload = SyntheticWorkload(
