@@ -182,7 +182,7 @@ class PrefixIdContent(_Identity):
         """Where the key space holds id ``id_index`` of this prompt, for a block that ends at ``end``."""
         bases, space, id_tokens = self._bases, self._space, self._id_tokens
         if not bases:
-            bases.append(space.prefix_base((id_tokens, self._cache_salt, self._lora), 1))
+            bases.append(space.prefix_base((id_tokens, self._cache_salt or None, self._lora), 1))
         while len(bases) <= id_index + 1:
             bases.append(space.prefix_base((bases[-1], self._prefix_ids[len(bases) - 1]), id_tokens))
         base = bases[id_index + 1]

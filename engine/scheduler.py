@@ -105,7 +105,7 @@ class Scheduler:
         if len(step.preempted) == num_preempted_before:
             self._schedule_waiting(step, chunk_limit, hold_prefill)
         self._pace_prefill(step)
-        if not step.requests and not self.config.vllm_strict:
+        if not step.requests and len(step.preempted) == num_preempted_before and not self.config.vllm_strict:
             self._reject_stuck_head()
         step.finished, self._finished_since_step = self._finished_since_step, []
         self._advance(step)
@@ -388,4 +388,4 @@ class Scheduler:
             return
         self.waiting.pop()
         message = f"{head.num_tokens} tokens cannot be computed in one step of {self.config.token_budget}"
-        self._finish(head, FinishReason.REJECTED, message)
+        self._finish(head, FinishReason.CAPACITY if head.num_output_tokens else FinishReason.REJECTED, message)

@@ -24,6 +24,7 @@ class RequestFactory:
         self._max_model_len = max_model_len
         self._ignore_eos = ignore_eos
         self._loras: dict[str, LoraAdapter] = {}
+        self._last_stamp_ns = -1
 
     def refusal(self, record: RequestRecord) -> str | None:
         """Why vLLM's front end would refuse the record (spec section 14); None if it would not."""
@@ -41,11 +42,16 @@ class RequestFactory:
             record.prompt_tokens,
             min(record.output_tokens, room) if self._ignore_eos else room,
             self._content(record),
-            arrival_ns=arrival_ns,
+            arrival_ns=self._stamp(arrival_ns),
             priority=record.priority,
             lora=self._lora(record.lora_name),
             eos_token_id=None if self._ignore_eos else EOS_TOKEN,
         )
+
+    def _stamp(self, arrival_ns: int) -> int:
+        """When the server notes the arrival: a server takes requests one by one, so no two get the same stamp."""
+        self._last_stamp_ns = max(arrival_ns, self._last_stamp_ns + 1)
+        return self._last_stamp_ns
 
     def _lora(self, name: str | None) -> LoraAdapter | None:
         if not name:

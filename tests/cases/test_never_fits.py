@@ -64,14 +64,8 @@ def test_the_length_that_max_model_len_cuts_off_does_not_count():
     assert Engine(9, max_model_len=146).add("a", 120, 10_000).finish_reason is FinishReason.REJECTED
 
 
-OUTGREW = pytest.mark.xfail(
-    strict=True,
-    reason="_reject_stuck_head takes the request that preempted itself for one the step budget keeps out",
-)
-
-
 @pytest.mark.parametrize("stops_by", [{"eos_token_id": EOS}, {"stop_token_ids": frozenset({EOS})}])
-@pytest.mark.parametrize("asynchronous", [pytest.param(False, marks=OUTGREW), True])
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_request_that_may_stop_early_is_ended_when_it_outgrows_the_pool(stops_by, asynchronous):
     engine = Engine(9, async_scheduling=asynchronous)
     request = engine.add("a", 120, 60, **stops_by)
@@ -81,7 +75,6 @@ def test_a_request_that_may_stop_early_is_ended_when_it_outgrows_the_pool(stops_
     assert engine.statistics.num_rejected == 1
 
 
-@OUTGREW
 def test_nobody_else_is_ended_in_place_of_the_request_that_outgrew_the_pool():
     """The more important request stands at the head when the running one preempts itself."""
     engine = Engine(9, scheduling_policy="priority")

@@ -112,7 +112,6 @@ def test_an_empty_salt_is_none_for_tokens():
     assert keys_of(TokenContent(space, [1] * 8, None, ""), 2) == keys_of(TokenContent(space, [1] * 8), 2)
 
 
-@pytest.mark.xfail(strict=True, reason="the empty salt is taken for a salt")
 def test_an_empty_salt_is_none_for_prefix_ids():
     space = KeySpace(4)
     empty, none = (PrefixIdContent(space, 8, [1, 2], 4, None, salt) for salt in ("", None))

@@ -318,7 +318,6 @@ def test_everybody_is_served_or_told_why_not_in_a_crowd(seed):
     check_ends(*crowded(seed))
 
 
-@pytest.mark.xfail(strict=True, reason="see tests/cases/test_never_fits.py: the wrong head is rejected")
 @settings(max_examples=400, **ALWAYS)
 @given(config=configurations(), events=workloads(operations=False))
 def test_nobody_is_told_a_wrong_reason(config, events):

@@ -51,9 +51,7 @@ def test_parameters_equal_the_published_total(name, total):
     assert load_model(name).total_params == total
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"), [("Mixtral-8x7B-v0.1", 12.9), ("gpt-oss-20b", 3.6), ("DeepSeek-V3", 37)]
-)
+@pytest.mark.parametrize(("name", "billions"), [("Mixtral-8x7B-v0.1", 12.9), ("gpt-oss-20b", 3.6), ("DeepSeek-V3", 37)])
 def test_active_parameters_are_about_the_published_ones(name, billions):
     shape = load_model(name)
     assert (shape.active_params - shape.embedding_params) / 1e9 == pytest.approx(billions, rel=0.03)

@@ -16,9 +16,7 @@ STEP = StepShape(
 
 
 def test_sum_of_its_parts_rounded_once():
-    model = LinearStepTime(
-        {"step_ns": 1000, "prefill_token_ns": 10, "context_token_ns": 2.001, "sequence_ns": 7}
-    )
+    model = LinearStepTime({"step_ns": 1000, "prefill_token_ns": 10, "context_token_ns": 2.001, "sequence_ns": 7})
     assert model.duration_ns(STEP) == 1000 + 1000 + 1000 + 21 + 1  # 500 * 0.001 = 0.5, with 2.0 * 500
     assert isinstance(model.duration_ns(STEP), int)
 

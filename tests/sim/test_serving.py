@@ -116,7 +116,6 @@ def test_equal_arrival_times_keep_file_order(arrival_ns, policy, asynchronous):
     assert [name for name, _ in started if name != "first"] == names
 
 
-@pytest.mark.xfail(strict=True, reason="equal arrival_ns reach the priority queue as ties, which it breaks by id")
 @both_loops
 def test_equal_arrival_times_and_priorities_keep_file_order(asynchronous):
     """A server stamps requests as they come in, so that later lines of a file are later arrivals."""
@@ -364,7 +363,6 @@ def test_turns_of_sessions_never_overlap(think_times, outputs, sessions, max_con
             assert sent_ns == due_ns if max_concurrency is None else sent_ns >= due_ns
 
 
-@pytest.mark.xfail(strict=True, reason="the turn is sent by a timer, which comes behind the engine's next schedule")
 def test_a_turn_without_think_time_is_in_the_next_step_as_if_it_had_been_waiting():
     """As with an arrival, and as with a request that waited for its turn at the client."""
     recorder = serve([record("other", output=9), record("1", session="s"), think("2", "s", 0)])
@@ -423,8 +421,7 @@ def test_a_request_that_outgrows_the_pool(asynchronous):
         asynchronous=asynchronous,
     )
     assert column(recorder, "output_tokens") == {"a": 25, "b": 4}
-    if asynchronous:  # synchronously it is ended under a wrong name: see tests/cases/test_never_fits.py
-        assert column(recorder, "finish_reason") == {"a": "capacity", "b": "stop"}
+    assert column(recorder, "finish_reason") == {"a": "capacity", "b": "stop"}
 
 
 def test_an_id_that_is_in_flight():
@@ -466,12 +463,7 @@ def test_a_server_that_hangs_as_vllm_does_ends_with_what_is_unfinished(asynchron
     "asynchronous",
     [
         False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True, reason="asynchronously a stuck engine spins at one instant and then gives up for good"
-            ),
-        ),
+        True,
     ],
 )
 def test_a_server_that_hangs_still_hears_later_arrivals(asynchronous):
@@ -483,19 +475,19 @@ def test_a_server_that_hangs_still_hears_later_arrivals(asynchronous):
     assert len(recorder.steps.tokens) < 100
 
 
-def test_requests_that_preempt_each_other_for_ever(monkeypatch):
-    """S16 (inference-sim#1057, inference-sim#963): equals in rank and time, without a cache to resume from."""
+def test_a_request_that_preempts_itself_for_ever(monkeypatch):
+    """S16 (inference-sim#1057, inference-sim#963): admitted chunk by chunk, a prompt above the pool goes in circles."""
     monkeypatch.setattr("sim.serving._PATIENCE_STEPS", 100)
     recorder = serve(
-        [record("0", prompt=11, output=2, priority=1), record("2", prompt=9, output=2, priority=1)],
+        [record("0", prompt=13, output=2)],
         usable=3,
         block_size=4,
-        scheduling_policy="priority",
         enable_prefix_caching=False,
-        long_prefill_token_threshold=1,
+        max_num_batched_tokens=4,
         scheduler_reserve_full_isl=False,
+        vllm_strict=True,
     )
-    assert sorted(recorder.unfinished) == ["0", "2"]
+    assert recorder.unfinished == ["0"]
     assert 100 <= len(recorder.steps.tokens) < 5_000
     assert recorder.scheduler.statistics.num_preemptions > 5
 
@@ -535,18 +527,17 @@ def test_thousands_of_simultaneous_arrivals():
     assert recorder.peak_requests == 5_000
 
 
-@pytest.mark.xfail(strict=True, reason="each time the client's queue runs empty, one more timer is left for ever")
 def test_one_timer_waits_for_the_next_arrival():
     """However often the client's queue runs empty, no more than one look at the file per arrival and completion."""
     simulated = simulation(max_concurrency=1)
     looks = []
-    read = simulated._read_arrivals
+    read = simulated._clients._read_arrivals
 
     def counting(event=None):
-        looks.append(simulated.environment.now)
+        looks.append(event)
         read(event)
 
-    simulated._read_arrivals = counting
+    simulated._clients._read_arrivals = counting
     bursts = [record(f"{burst}/{index}", 1_000 * burst) for burst in range(60) for index in range(2)]
     simulated.run(bursts)
     assert len(looks) <= 2 * len(bursts) + 1
