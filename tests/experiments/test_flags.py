@@ -94,7 +94,7 @@ def test_a_flag_that_is_not_modelled_is_refused_with_its_reason(replay, size, fl
     for run in (replay, size):
         for form in ([flag], [flag, "1"], [f"{flag}=1"], ["--" + flag[2:].replace("-", "_") + "=1"]):
             run(*form).complains(f"{flag}: {NOT_MODELLED[flag]}")
-        run(f"--no-{flag[2:]}").complains(f"--no-{flag[2:]}: ")
+        run(f"--no-{flag[2:]}").complains(f"--no-{flag[2:]}: {NOT_MODELLED[flag]}")
 
 
 @pytest.mark.parametrize("flag", ENGINE_FLAGS)

@@ -209,6 +209,14 @@ def test_rows_that_cannot_be_served_are_counted_by_reason(kvtwin, summary_of, na
     kvtwin("replay", trace, *SMALL_SERVER, "--strict").complains(f"{trace}:2: zero output")
 
 
+def test_rejected_requests_are_in_no_denominator(summary_of, native):
+    served, refused = tokens(*range(64)), tokens(*range(64), lora="a")
+    summary = summary_of(native(served, refused, served, refused))
+    assert summary["prompt_full_blocks"] == 8
+    assert (summary["prefix_cache_hit_rate"], summary["prefix_cache_block_hit_rate"]) == (48 / 128, 3 / 8)
+    assert summary["request_hit_rate"] == 1 / 2
+
+
 def test_strict_stops_at_what_the_engine_gives_up(kvtwin, mooncake):
     """Found when the request's turn comes, not when it arrives."""
     options = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096", "--max-num-scheduled-tokens", "500"]

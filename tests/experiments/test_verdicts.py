@@ -112,5 +112,6 @@ def test_a_closed_loop_is_never_overloaded(summary_of, mooncake):
 def test_rejected_requests_are_no_overload(summary_of, native):
     """They never start, however low the rate is."""
     rows = [{"lora": "a", "arrival_ns": index} for index in range(50)]
-    verdicts = summary_of(native(*rows, {}, {}), "--step-time", "roofline")["verdicts"]
+    rows += [{"arrival_ns": index} for index in range(50, 52)]
+    verdicts = summary_of(native(*rows), "--step-time", "roofline")["verdicts"]
     assert not any("overload" in verdict for verdict in verdicts)
