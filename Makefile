@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEV_STAMP := $(VENV)/.dev-installed
 CORE_STAMP := $(VENV)/.core-installed
 
-.PHONY: demo test lint parity clean
+.PHONY: demo test lint parity figures clean
 
 demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
@@ -22,6 +22,11 @@ lint: $(DEV_STAMP)
 N ?= 300
 parity: $(DEV_STAMP)
 	$(BIN)/python -m tests.parity.fresh --count $(N) $(if $(SEED),--seed $(SEED))
+
+# The figures of the README, from the public traces.
+TRACES ?= ../shared/traces
+figures: $(CORE_STAMP)
+	$(BIN)/python -m tests.figures $(TRACES)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -59,6 +59,21 @@ class EngineConfig:
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark: expected 0 <= watermark < 1, got {self.watermark}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens: expected at least max_num_seqs ({self.max_num_seqs}), "
+                f"got {self.max_num_batched_tokens}"
+            )
+        if self.max_num_active_seqs is not None and self.max_num_active_seqs > self.max_num_seqs:
+            raise ValueError(
+                f"max_num_active_seqs: expected at most max_num_seqs ({self.max_num_seqs}), "
+                f"got {self.max_num_active_seqs}"
+            )
+        if self.long_prefill_token_threshold > self.max_model_len:
+            raise ValueError(
+                f"long_prefill_token_threshold: expected at most max_model_len ({self.max_model_len}), "
+                f"got {self.long_prefill_token_threshold}"
+            )
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ValueError(
                 f"max_num_batched_tokens: without chunked prefill expected at least max_model_len "

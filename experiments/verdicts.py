@@ -16,7 +16,10 @@ from sim.recording import NEVER, SECOND_NS, Recorder
 from workloads.request_record import RequestRecord
 
 OVERLOAD_SHARE = 0.05
-"""Share of all requests that must still wait for their first step, when the last one arrives, to call it overload."""
+"""Share of all requests that must be at the server, when the last one arrives, to call it overload."""
+
+OVERLOAD_GROWTH = 1.5
+"""How many times as many as when half of the time had passed."""
 
 
 def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, load: Load) -> list[str]:
@@ -100,25 +103,32 @@ def _first_tokens(record: RequestRecord, number: int) -> RequestRecord:
 
 
 def overload_verdict(recorder: Recorder, load: Load) -> str | None:
-    """What to do when requests arrive faster than they can be served; None if they do not."""
+    """What to do when requests arrive faster than they can be served; None if they do not.
+
+    Then the device is busy for longer than requests arrive, and the number of requests at the server keeps growing.
+    """
     columns = recorder.requests
     started = as_array(columns.first_scheduled_ns) != NEVER  # the others were rejected
     if load.max_concurrency is not None or not started.any():
         return None
-    arrival, first = as_array(columns.arrival_ns)[started], as_array(columns.first_scheduled_ns)[started]
-    span_ns = int(arrival.max() - arrival.min())
-    waiting = int((first > arrival.max()).sum())
+    arrival, finish = as_array(columns.arrival_ns)[started], as_array(columns.finish_ns)[started]
+    first_ns, last_ns = int(arrival.min()), int(arrival.max())
+    span_ns = last_ns - first_ns
     busy_ns = sum(recorder.steps.end_ns) - sum(recorder.steps.start_ns)
-    if span_ns == 0 or waiting <= max(10, OVERLOAD_SHARE * len(arrival)) or busy_ns <= span_ns:
+    half_way, at_last = (int(((arrival <= t) & (finish > t)).sum()) for t in (first_ns + span_ns // 2, last_ns))
+    keeps_growing = at_last > max(10, OVERLOAD_SHARE * len(arrival)) and at_last > OVERLOAD_GROWTH * half_way
+    if busy_ns <= span_ns or span_ns == 0 or not keeps_growing:
         return None
+    waiting = int((as_array(columns.first_scheduled_ns)[started] > last_ns).sum())
     tokens = int((as_array(columns.prompt_tokens) + as_array(columns.output_tokens))[started].sum())
     flag, rate = "--rate-scale", load.rate_scale
     if load.request_rate is not None:
         flag, rate = "--request-rate", load.request_rate
     return (
         f"overload: {tokens / span_ns * SECOND_NS:,.0f} tokens/s are offered, {tokens / busy_ns * SECOND_NS:,.0f} "
-        f"tokens/s can be sustained (prompt, cached or not, and output); when the last request arrived, {waiting:,} "
-        f"had not been started; {flag} {_round_down(0.95 * rate * span_ns / busy_ns)} would about fit"
+        f"tokens/s can be sustained (prompt, cached or not, and output); when the last request arrived, {at_last:,} "
+        f"were at the server, {waiting:,} of them not started; {flag} "
+        f"{_round_down(0.95 * rate * span_ns / busy_ns)} would about fit"
     )
 
 

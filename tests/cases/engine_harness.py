@@ -25,7 +25,8 @@ class Engine:
     """
 
     def __init__(self, usable: int, *, check: bool = True, **config) -> None:
-        settings = {"async_scheduling": False, "max_num_batched_tokens": 8192} | config
+        settings = {"async_scheduling": False, "max_num_batched_tokens": 8192, "max_num_seqs": 128} | config
+        settings["max_num_seqs"] = min(settings["max_num_seqs"], settings["max_num_batched_tokens"])
         self.scheduler = Scheduler(EngineConfig(num_blocks=usable + 1, **settings))
         self.core = EngineCore(self.scheduler)
         self.cache = self.scheduler.kv_cache

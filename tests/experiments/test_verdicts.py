@@ -115,3 +115,11 @@ def test_rejected_requests_are_no_overload(summary_of, native):
     rows += [{"arrival_ns": index} for index in range(50, 52)]
     verdicts = summary_of(native(*rows), "--step-time", "roofline")["verdicts"]
     assert not any("overload" in verdict for verdict in verdicts)
+
+
+def test_requests_that_all_run_at_once_are_an_overload_too(kvtwin, public_trace):
+    """With seats and tokens for everybody nobody waits, and yet the device falls behind."""
+    options = ["--num-prompts", "1000", "--max-num-batched-tokens", "1000000", "--num-gpu-blocks-override", "2000000"]
+    trace = public_trace("mooncake/conversation_trace.jsonl.gz")
+    summary = json.loads(kvtwin("replay", trace, "--json", *options).out)
+    assert any(verdict.startswith("overload") for verdict in summary["verdicts"])

@@ -41,7 +41,8 @@ def record(name, arrival_ns=0, prompt=16, output=1, **fields):
 def simulation(
     *, usable=64, asynchronous=False, step_time=None, max_concurrency=None, ignore_eos=True, check=True, **config
 ):
-    settings = {"async_scheduling": asynchronous, "max_num_batched_tokens": 8192} | config
+    settings = {"async_scheduling": asynchronous, "max_num_batched_tokens": 8192, "max_num_seqs": 128} | config
+    settings["max_num_seqs"] = min(settings["max_num_seqs"], settings["max_num_batched_tokens"])
     return ServerSimulation(
         EngineConfig(num_blocks=usable + 1, **settings),
         step_time or FixedStepTime(),
