@@ -43,7 +43,7 @@ PROGRESS_DELAY_S = 2
 EPILOGUE = """\
 examples:
   kvtwin replay conversation_trace.jsonl.gz --model meta-llama/Llama-3.1-8B --gpu h200 --rate-scale 0.4
-  kvtwin replay trace.csv --num-gpu-blocks-override 40000 --block-size 32 --out runs/first
+  kvtwin replay trace.csv --num-gpu-blocks-override 40000 --block-size 32 --out first-run
   kvtwin replay trace.jsonl --max-concurrency 8 --step-time zero --json
 
 Exit code: 0; 1 when no request completed; 2 for a mistake in the input.
