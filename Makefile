@@ -11,7 +11,7 @@ demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -rs
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -8,8 +8,6 @@ from engine.block_keys import TokenContent
 from engine.request import FinishReason, Request
 from tests.cases.engine_harness import Engine, blocks, shape
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
-
 
 def two_cached_prompts(**config):
     """Four blocks, all cached and free; A's two come first."""
@@ -47,7 +45,7 @@ def test_a_failed_allocation_changes_nothing():
     assert engine.cached_prefix([*b, 0]) == 32
 
 
-@settings(max_examples=150, **ALWAYS)
+@settings(max_examples=150)
 @given(
     block_size=st.integers(1, 6),
     idle=st.integers(1, 30),
@@ -129,7 +127,7 @@ def test_a_watermark_keeps_blocks_free_while_something_runs(watermark, admitted)
     assert engine.statistics.num_preemptions == 0
 
 
-@settings(max_examples=100, **ALWAYS)
+@settings(max_examples=100)
 @given(
     usable=st.integers(2, 40),
     watermark=st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.5, 0.9]),

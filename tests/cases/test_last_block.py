@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from engine.request import FinishReason
 from tests.cases.engine_harness import Engine, blocks
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
-
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("max_tokens", [15, 16])
@@ -30,7 +28,7 @@ def test_one_token_more_does_not_fit():
     assert (request.is_finished, request.num_output_tokens, request.num_preemptions) == (False, 16, 1)
 
 
-@settings(max_examples=120, **ALWAYS)
+@settings(max_examples=120)
 @given(
     block_size=st.integers(1, 9),
     prompt=st.integers(1, 50),
@@ -67,7 +65,7 @@ def test_the_smallest_pool_in_which_a_request_runs(block_size, prompt, max_token
         assert not engine.core.has_work()
 
 
-@settings(max_examples=60, **ALWAYS)
+@settings(max_examples=60)
 @given(block_size=st.integers(1, 9), prompt=st.integers(1, 30), max_tokens=st.integers(1, 30))
 def test_a_block_is_taken_when_its_first_slot_is_written(block_size, prompt, max_tokens):
     engine = Engine(blocks(60, block_size), block_size=block_size)

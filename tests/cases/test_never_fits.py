@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from engine.request import FinishReason
 from tests.cases.engine_harness import Engine, blocks
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
 EOS = 7
 
@@ -96,7 +95,7 @@ def test_it_is_served_when_it_stops_in_time(asynchronous):
     assert (request.finish_reason, request.num_output_tokens) == (FinishReason.STOP, 25)
 
 
-@settings(max_examples=150, **ALWAYS)
+@settings(max_examples=150)
 @given(
     block_size=st.integers(1, 6),
     usable=st.integers(1, 12),

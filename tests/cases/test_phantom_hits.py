@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.cases.engine_harness import Engine, shape
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
 all_sizes = pytest.mark.parametrize(("block_size", "chunk"), [(4, 2), (4, 3), (16, 2), (16, 4)])
 
@@ -145,7 +144,7 @@ class SlotLedger:
         return len(self.filled[block]) == self.block_size
 
 
-@settings(max_examples=250, **ALWAYS)
+@settings(max_examples=250)
 @given(
     block_size=st.sampled_from([1, 2, 4]),
     usable=st.integers(6, 20),

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from engine.statistics import RecentHitRate
 from tests.cases.engine_harness import Engine, blocks, shape
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
-
 
 def two_in_seven_blocks(a_outputs, b_outputs, **config):
     """Two prompts of three blocks each; one block is left, and the first request takes it."""
@@ -53,7 +51,7 @@ def test_without_caching_everything_is_computed_again(caching, recomputed):
     assert engine.statistics.prefix_cache.queries == (96 if caching else 0)
 
 
-@settings(max_examples=150, **ALWAYS)
+@settings(max_examples=150)
 @given(
     block_size=st.integers(1, 6),
     lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 25)), min_size=2, max_size=7),
@@ -149,7 +147,7 @@ def test_the_rate_that_is_logged_covers_whole_steps():
     assert rate.rate == 0.0
 
 
-@settings(max_examples=100, **ALWAYS)
+@settings(max_examples=100)
 @given(steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50), st.floats(0, 1)), max_size=40))
 def test_the_rate_recomputed_from_the_list_of_steps(steps):
     rate = RecentHitRate(max_requests=10)

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from engine.request import RequestStatus
 from tests.cases.engine_harness import Engine, shape
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
-
 
 def test_the_reported_steps():
     engine = Engine(9, scheduling_policy="priority", max_num_batched_tokens=64, long_prefill_token_threshold=32)
@@ -24,7 +22,7 @@ def test_the_reported_steps():
     assert engine.requests["low"].num_computed_tokens == 0
 
 
-@settings(max_examples=150, **ALWAYS)
+@settings(max_examples=150)
 @given(
     usable=st.integers(12, 30),
     requests=st.lists(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from engine.block_hashes import HASH_ALGORITHMS, Image, LoraAdapter, extra_keys, hash_function, root_hash
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
 DIGESTS = {
     "sha256": lambda data: hashlib.sha256(data).digest(),
     "xxhash": lambda data: xxhash.xxh3_128(data).digest(),
@@ -82,7 +81,7 @@ token_ids = st.one_of(st.integers(0, 300), st.integers(0, 70_000), st.integers(0
 
 
 @all_algorithms
-@settings(max_examples=80, **ALWAYS)
+@settings(max_examples=80)
 @given(
     parent=st.one_of(st.binary(min_size=16, max_size=16), st.binary(min_size=32, max_size=32)),
     tokens=st.lists(token_ids, min_size=1, max_size=40),
@@ -120,7 +119,7 @@ def test_an_unknown_algorithm():
         hash_function("builtin")
 
 
-@settings(max_examples=200, **ALWAYS)
+@settings(max_examples=200)
 @given(
     block_size=st.integers(1, 20),
     index=st.integers(0, 5),

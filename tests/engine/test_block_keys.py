@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from engine.block_hashes import Image, LoraAdapter
 from engine.block_keys import UNKNOWN_TOKEN, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
 SQL, CHAT = LoraAdapter("sql", "/loras/sql", 1), LoraAdapter("chat", "/loras/chat", 2)
 identities = st.tuples(st.sampled_from([None, SQL, CHAT]), st.sampled_from([None, "x", "y"]))
 few_tokens = st.lists(st.integers(0, 1), max_size=14)
@@ -33,7 +32,7 @@ def same_prefixes(first, second, named):
     return equal
 
 
-@settings(max_examples=200, **ALWAYS)
+@settings(max_examples=200)
 @given(block_size=st.integers(1, 4), prompts=st.tuples(few_tokens, few_tokens), who=st.tuples(identities, identities))
 def test_known_tokens(block_size, prompts, who):
     space = KeySpace(block_size)
@@ -49,7 +48,7 @@ def test_known_tokens(block_size, prompts, who):
     assert same_prefixes(keys[0], keys[1], len(keys[0])) == expected
 
 
-@settings(max_examples=200, **ALWAYS)
+@settings(max_examples=200)
 @given(
     block_size=st.integers(1, 4),
     prompt=few_tokens,
@@ -74,7 +73,7 @@ def test_keys_come_out_the_same_however_far_at_a_time(block_size, prompt, output
     assert content.token_ids(0, len(known)) == known
 
 
-@settings(max_examples=300, **ALWAYS)
+@settings(max_examples=300)
 @given(
     block_size=st.integers(1, 9),
     id_tokens=st.integers(1, 6),
@@ -135,7 +134,7 @@ def test_ids_that_differ_in_their_second(block_size, blocks):
     assert same_prefixes(first, second, len(first)) == blocks
 
 
-@settings(max_examples=100, **ALWAYS)
+@settings(max_examples=100)
 @given(block_size=st.integers(1, 9), offsets=st.tuples(st.integers(0, 40), st.integers(0, 40)))
 def test_images_in_a_prompt_of_prefix_ids(block_size, offsets):
     """Another image, or the same at another place, makes a difference from its first block on."""

@@ -183,9 +183,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_evictions == len(self.model.evicted)
 
 
-PoolMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None
-)
+PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestPool = PoolMachine.TestCase
 
 

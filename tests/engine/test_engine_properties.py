@@ -10,11 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.block_keys import UNKNOWN_TOKEN, OpaqueContent, PrefixIdContent, TokenContent
+from engine.block_keys import UNKNOWN_TOKEN, OpaqueContent, PrefixIdContent
 from engine.request import FinishReason
 from tests.cases.engine_harness import Engine, blocks, shape
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
 EOS = 99
 crowds = pytest.mark.parametrize("seed", range(150))
 
@@ -307,7 +306,7 @@ def check_ends(config, events):
         assert statistics.phantom_hit_tokens == 0
 
 
-@settings(max_examples=400, **ALWAYS)
+@settings(max_examples=400)
 @given(config=configurations(), events=workloads())
 def test_everybody_is_served_or_told_why_not(config, events):
     check_ends(config, events)
@@ -318,7 +317,7 @@ def test_everybody_is_served_or_told_why_not_in_a_crowd(seed):
     check_ends(*crowded(seed))
 
 
-@settings(max_examples=400, **ALWAYS)
+@settings(max_examples=400)
 @given(config=configurations(), events=workloads(operations=False))
 def test_nobody_is_told_a_wrong_reason(config, events):
     """Rejected: what is too long beforehand, or for one unchunked step. Capacity: what turned out too long."""
@@ -345,7 +344,7 @@ def test_the_same_run_twice(seed):
     assert Run(*crowded(seed)).log == Run(*crowded(seed)).log
 
 
-@settings(max_examples=200, **ALWAYS)
+@settings(max_examples=200)
 @given(config=configurations(), events=workloads())
 def test_strict_and_default_agree_where_we_do_not_deviate(config, events):
     assume(strict_agrees(config, events))
@@ -377,7 +376,7 @@ def without_outputs(events):
 ID_TOKENS = 12
 
 
-@settings(max_examples=200, **ALWAYS)
+@settings(max_examples=200)
 @given(
     config=configurations(),
     block_size=st.sampled_from([1, 2, 3, 4, 6, 12]),
@@ -415,7 +414,7 @@ def test_prefix_ids_decide_as_the_tokens_they_stand_for(config, block_size, chai
     assert by_ids.engine.statistics == by_tokens.engine.statistics
 
 
-@settings(max_examples=200, **ALWAYS)
+@settings(max_examples=200)
 @given(config=configurations(), events=workloads(plain=True))
 def test_unknown_prompts_decide_as_prompts_that_all_differ(config, events):
     check_opaque(config, events)
@@ -441,7 +440,7 @@ def check_opaque(config, events):
     assert opaque.engine.pool.num_evictions == known.engine.pool.num_evictions
 
 
-@settings(max_examples=100, **ALWAYS)
+@settings(max_examples=100)
 @given(events=workloads(plain=True, operations=False), fine=st.integers(1, 4), factor=st.integers(2, 4))
 def test_a_coarser_block_never_hits_more(events, fine, factor):
     """One request after the other in a pool that holds everything."""
@@ -453,7 +452,7 @@ def test_a_coarser_block_never_hits_more(events, fine, factor):
     assert all(many - few < fine * factor for many, few in zip(*hits, strict=True))
 
 
-@settings(max_examples=100, **ALWAYS)
+@settings(max_examples=100)
 @given(events=workloads(plain=True, operations=False), block_size=st.integers(1, 5))
 def test_where_nothing_binds_both_loops_admit_alike(events, block_size):
     """Everything fits, so the order and the hits are those of the arrivals."""
@@ -470,7 +469,7 @@ def test_where_nothing_binds_both_loops_admit_alike(events, block_size):
     assert [name for name, _ in admissions[0]] == [str(index) for index in arrived]
 
 
-@settings(max_examples=100, **ALWAYS)
+@settings(max_examples=100)
 @given(config=configurations(), events=workloads(plain=True, operations=False))
 def test_first_come_first_served(config, events):
     """Without adapters, requests start in order of arrival, whatever is preempted in between."""
@@ -479,8 +478,3 @@ def test_first_come_first_served(config, events):
     arrived = sorted(range(len(run.arrivals)), key=lambda index: (run.arrivals[index].turn, index))
     served = [str(index) for index in arrived if str(index) in started]
     assert started == served
-
-
-def test_content_of_known_tokens_is_the_default():
-    engine = Engine(4)
-    assert isinstance(engine.add("a", 3).content, TokenContent)

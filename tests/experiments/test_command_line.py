@@ -128,7 +128,10 @@ def test_file_names_that_are_no_text(script, mooncake, tmp_path):
 def long_replay(script, write, tmp_path):
     """Start a replay of some minutes, with a folder to write, and wait until it is under way."""
     rows = (mooncake_row(index, input_length=10, hash_ids=[index], output_length=4000) for index in range(2000))
-    process = script("replay", write(*rows), "--gpu", "a100-40gb", "--max-model-len", "8192", "--out", tmp_path / "run")
+    process = script(
+        *("replay", write(*rows), "--gpu", "a100-40gb", "--max-model-len", "8192", "--out", tmp_path / "run"),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells start background jobs that ignore it
+    )
     first = process.stderr.read(10)  # the progress bar appears after two seconds
     yield process, first
     process.kill()

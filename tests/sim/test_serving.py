@@ -12,7 +12,6 @@ from sim.serving import ServerSimulation
 from workloads.errors import WorkloadError
 from workloads.request_record import RequestRecord
 
-ALWAYS = {"deadline": None, "derandomize": True, "database": None}
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
 
 
@@ -107,12 +106,11 @@ def test_a_year_of_nanoseconds():
 
 
 @both_loops
-@pytest.mark.parametrize("policy", ["fcfs"])
 @pytest.mark.parametrize("arrival_ns", [0, 5, 100])
-def test_equal_arrival_times_keep_file_order(arrival_ns, policy, asynchronous):
+def test_equal_arrival_times_keep_file_order(arrival_ns, asynchronous):
     names = ["b", "a", "10", "9", "2"]
     workload = [record("first", output=3), *(record(name, arrival_ns) for name in names)]
-    recorder = serve(workload, asynchronous=asynchronous, scheduling_policy=policy, max_num_seqs=2)
+    recorder = serve(workload, asynchronous=asynchronous, max_num_seqs=2)
     started = sorted(column(recorder, "finish_ns").items(), key=lambda entry: entry[1])
     assert [name for name, _ in started if name != "first"] == names
 
@@ -184,7 +182,7 @@ def workload_of(drawn):
     return workload
 
 
-@settings(max_examples=60, **ALWAYS)
+@settings(max_examples=60)
 @given(
     drawn=RECORDS,
     asynchronous=st.booleans(),
@@ -271,7 +269,7 @@ def test_no_more_than_max_concurrency_are_at_the_server(max_concurrency, asynchr
     workload = [record(index, 10 * (index // 4), output=1 + index % 5) for index in range(40)]
     recorder = serve(workload, asynchronous=asynchronous, max_concurrency=max_concurrency)
     assert len(recorder.requests.request_id) == 40
-    assert at_server(recorder) == recorder.peak_requests == min(max_concurrency, recorder.peak_requests)
+    assert at_server(recorder) == recorder.peak_requests <= max_concurrency
     if max_concurrency <= 7:
         assert recorder.peak_requests == max_concurrency
     arrivals = column(recorder, "arrival_ns")
@@ -342,7 +340,7 @@ def test_a_refused_turn_does_not_hold_up_its_session():
     assert column(recorder, "arrival_ns")["4"] == 30
 
 
-@settings(max_examples=40, **ALWAYS)
+@settings(max_examples=40)
 @given(
     think_times=st.lists(st.integers(1, 500), min_size=1, max_size=8),
     outputs=st.integers(1, 5),
@@ -460,13 +458,7 @@ def test_a_server_that_hangs_as_vllm_does_ends_with_what_is_unfinished(asynchron
     assert recorder.end_ns == 300
 
 
-@pytest.mark.parametrize(
-    "asynchronous",
-    [
-        False,
-        True,
-    ],
-)
+@both_loops
 def test_a_server_that_hangs_still_hears_later_arrivals(asynchronous):
     """With priorities a later, more important request is served though the head of the queue is stuck."""
     workload = [record("big", prompt=160), record("important", 5_000, priority=-1)]
