@@ -1,6 +1,26 @@
-"""Settings of all tests."""
+"""What all tests share: settings, and the public traces.
 
+The traces lie beside the repository, never in it; tests that need one skip where it is absent.
+"""
+
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("kvtwin", deadline=None, derandomize=True, database=None)
 settings.load_profile("kvtwin")  # no examples that depend on chance, no failures of a busy machine
+
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
+
+
+@pytest.fixture
+def public_trace():
+    """A function from a name under shared/traces to its path."""
+
+    def path(name):
+        if not (TRACES / name).exists():
+            pytest.skip(f"shared/traces/{name} is not here")
+        return TRACES / name
+
+    return path

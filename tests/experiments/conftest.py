@@ -10,7 +10,6 @@ import pytest
 
 from experiments.command_line import main
 
-TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 SCRIPT = Path(sys.executable).with_name("kvtwin")
 SMALL_SERVER = ("--num-gpu-blocks-override", "2000", "--max-model-len", "4096", "--step-time", "zero")
 
@@ -109,15 +108,3 @@ def mooncake_row(index=0, **changes):
 def tokens(*token_ids, **changes):
     """A row of `native` whose prompt is known."""
     return {"prompt_tokens": len(token_ids), "token_ids": list(token_ids)} | changes
-
-
-@pytest.fixture
-def public_trace():
-    """A function from a name under shared/traces to its path."""
-
-    def path(name):
-        if not (TRACES / name).exists():
-            pytest.skip(f"shared/traces/{name} is not here")
-        return TRACES / name
-
-    return path

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from experiments.run_text import WIDTH
-from tests.experiments.conftest import SMALL_SERVER, TRACES, mooncake_row, tokens
+from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
 
 BENCH_KEYS = [
     "date",
@@ -377,14 +377,13 @@ def test_a_folder_that_cannot_be_finished_is_not_there(kvtwin, mooncake, tmp_pat
 @pytest.mark.parametrize(
     "name",
     [
-        "azure/AzureLLMInferenceTrace_code.csv",
+        "azure/AzureLLMInferenceTrace_code.csv.gz",
         "dynamo/mooncake_tiny.jsonl",
         "llmservingsim/sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz",
     ],
 )
 def test_public_traces_are_inspected_and_replayed(kvtwin, public_trace, name):
-    matches = sorted((TRACES / name).parent.glob((TRACES / name).name + "*")) if TRACES.exists() else []
-    path = matches[0] if matches else public_trace(name)
+    path = public_trace(name)
     facts = json.loads(kvtwin("trace", "inspect", path, "--json").out, parse_constant=pytest.fail)
     assert facts["num_requests"] > 0
     assert facts["vllm_version"] == "0.33.0"

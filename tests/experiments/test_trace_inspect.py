@@ -1,6 +1,5 @@
 import json
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +14,11 @@ from experiments.trace_facts import inspect_workload
 from experiments.trace_inspect import add_arguments, run
 from workloads import ImageSpan, RequestRecord, WorkloadError, open_workload, write_workload
 
-TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 
-
-def facts_of(name, block_size=16):
-    if not (TRACES / name).exists():
-        pytest.skip(f"shared/traces/{name} is not here")
-    return inspect_workload(open_workload(TRACES / name), block_size)
+@pytest.fixture
+def facts_of(public_trace):
+    """A function from a name under shared/traces to what `inspect_workload` tells of it."""
+    return lambda name, block_size=16: inspect_workload(open_workload(public_trace(name)), block_size)
 
 
 @pytest.mark.parametrize(
@@ -35,14 +32,14 @@ def facts_of(name, block_size=16):
         ("llmservingsim/sharegpt-qwen3-300-sps10.relabelled.jsonl.gz", 16, 16_034, 1_278, None),
     ],
 )
-def test_sharing_of_public_traces(name, block_size, full_blocks, hit_blocks, hit_tokens):
+def test_sharing_of_public_traces(facts_of, name, block_size, full_blocks, hit_blocks, hit_tokens):
     sharing = facts_of(name, block_size)["sharing"]
     assert sharing["full_blocks"] == full_blocks
     assert hit_blocks in (None, sharing["hit_blocks"])
     assert hit_tokens in (None, sharing["hit_tokens"])
 
 
-def test_statistics_of_the_conversation_trace():
+def test_statistics_of_the_conversation_trace(facts_of):
     facts = facts_of("mooncake/conversation_trace.jsonl.gz")
     assert (facts["num_requests"], facts["num_distinct_arrivals"], facts["most_at_one_instant"]) == (
         12_031,
@@ -63,7 +60,7 @@ def test_statistics_of_the_conversation_trace():
     assert facts["prompts_known_by"] == {"tokens": 0, "hash_ids": 12_031, "length": 0}
 
 
-def test_length_only_traces_have_no_hit_rate():
+def test_length_only_traces_have_no_hit_rate(facts_of):
     facts = facts_of("azure/AzureLLMInferenceTrace_code.csv.gz")
     assert facts["sharing"] is None
     assert facts["notes"] == ["no prefix information: the hit rate will be unknown"]

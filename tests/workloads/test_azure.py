@@ -8,8 +8,8 @@ HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 @pytest.mark.parametrize(
     ("name", "rows", "last_ns"), [("code", 8_819, 3_435_948_056_000), ("conv", 19_366, 3_501_721_937_000)]
 )
-def test_the_public_traces(trace, name, rows, last_ns):
-    workload = open_workload(trace(f"azure/AzureLLMInferenceTrace_{name}.csv.gz"))
+def test_the_public_traces(public_trace, name, rows, last_ns):
+    workload = open_workload(public_trace(f"azure/AzureLLMInferenceTrace_{name}.csv.gz"))
     assert (workload.format_name, len(workload), workload.num_unsorted) == ("azure", rows, 0)
     assert (workload.first_arrival_ns, workload.last_arrival_ns) == (0, last_ns)
     records = list(workload)
@@ -75,8 +75,8 @@ def test_a_missing_column_is_named(write):
     assert str(caught.value) == f"{path}:1: GeneratedTokens: expected this column, but it is missing"
 
 
-def test_the_lmm_trace_is_refused(trace):
-    path = trace("format-examples/azure_lmm_2025.handwritten.csv")
+def test_the_lmm_trace_is_refused(public_trace):
+    path = public_trace("format-examples/azure_lmm_2025.handwritten.csv")
     with pytest.raises(WorkloadError) as caught:
         open_workload(path)
     assert str(caught.value) == f"{path}:1: NumImages: the Azure LMM trace of 2025 is not supported yet"

@@ -59,19 +59,19 @@ def test_unknown_files_are_told_what_is_nearest(write):
         ("format-examples/vllm_bench_save_detailed.derived.json.gz", "vLLM benchmark result"),
     ],
 )
-def test_known_formats_without_a_reader_are_refused_by_name(trace, name, format_name):
-    path = trace(name)
+def test_known_formats_without_a_reader_are_refused_by_name(public_trace, name, format_name):
+    path = public_trace(name)
     assert message_of(path) == f"{path}: this is the format {format_name}, not supported yet; expected one of {KNOWN}"
 
 
 @pytest.mark.parametrize("name", ["aiperf/agentic_code_60s_seed42.jsonl", "dynamo/mooncake-delta.jsonl"])
-def test_increments_are_never_read_as_whole_prompts(trace, name):
-    path = trace(name)
+def test_increments_are_never_read_as_whole_prompts(public_trace, name):
+    path = public_trace(name)
     assert message_of(path).startswith(f"{path}:2: delay: found, as in the multi-turn Mooncake")
 
 
-def test_a_wrong_id_count_in_a_public_file(trace):
-    path = trace("aiperf/production_trace.jsonl")
+def test_a_wrong_id_count_in_a_public_file(public_trace):
+    path = public_trace("aiperf/production_trace.jsonl")
     assert message_of(path) == f"{path}:3: hash_ids: expected ceil(1024/512) = 2 ids, got 3"
 
 

@@ -3,8 +3,8 @@ import pytest
 from workloads import WorkloadError, open_workload
 
 
-def test_a_public_trace_with_tokens(trace):
-    workload = open_workload(trace("llmservingsim/sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz"))
+def test_a_public_trace_with_tokens(public_trace):
+    workload = open_workload(public_trace("llmservingsim/sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz"))
     records = list(workload)
     assert (workload.format_name, len(workload), len(records)) == ("llmservingsim", 300, 300)
     assert records[0].arrival_ns == 46_926_808
@@ -12,8 +12,8 @@ def test_a_public_trace_with_tokens(trace):
     assert sum(len(record.output_token_ids) for record in records) == 195_753
 
 
-def test_a_public_trace_of_lengths(trace):
-    records = list(open_workload(trace("llmservingsim/workload_me2_01_mixed.jsonl")))
+def test_a_public_trace_of_lengths(public_trace):
+    records = list(open_workload(public_trace("llmservingsim/workload_me2_01_mixed.jsonl")))
     assert len(records) == 608
     assert not any(record.knows_prefix for record in records)
 

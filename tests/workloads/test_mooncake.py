@@ -19,8 +19,8 @@ def row(**changes):
     ("name", "rows", "span_s", "ids"),
     [("conversation", 12_031, 3_537.0, 288_500), ("synthetic", 3_993, 1_022.0, 121_877)],
 )
-def test_the_public_traces(trace, name, rows, span_s, ids):
-    workload = open_workload(trace(f"mooncake/{name}_trace.jsonl.gz"))
+def test_the_public_traces(public_trace, name, rows, span_s, ids):
+    workload = open_workload(public_trace(f"mooncake/{name}_trace.jsonl.gz"))
     assert (workload.format_name, len(workload), workload.num_unsorted) == ("mooncake", rows, 0)
     assert workload.warnings == ()
     assert round((workload.last_arrival_ns - workload.first_arrival_ns) / SECOND_NS, 1) == span_s
@@ -125,9 +125,9 @@ def test_bad_rows(write, bad, message):
     assert str(caught.value) == f"{path}:2: {message}"
 
 
-def test_vllms_defaults_are_found_out(trace):
+def test_vllms_defaults_are_found_out(public_trace):
     """``vllm bench serve`` reads a trace with 16 tokens an id and in seconds unless it is told otherwise."""
-    path = trace("mooncake/conversation_trace.jsonl.gz")
+    path = public_trace("mooncake/conversation_trace.jsonl.gz")
     with pytest.raises(WorkloadError) as caught:
         open_workload(path, hash_block_tokens=16, time_unit_ns=SECOND_NS)
     assert str(caught.value) == (
@@ -143,8 +143,8 @@ def test_vllms_defaults_are_found_out(trace):
     )
 
 
-def test_bailian_files_say_how_to_read_them(trace):
-    path = trace("format-examples/qwen_bailian.handwritten.jsonl")
+def test_bailian_files_say_how_to_read_them(public_trace):
+    path = public_trace("format-examples/qwen_bailian.handwritten.jsonl")
     with pytest.raises(WorkloadError) as caught:
         open_workload(path)
     assert str(caught.value) == (
