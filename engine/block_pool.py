@@ -28,7 +28,7 @@ class BlockPool:
     * The front of the queue is handed out next. Freed blocks without a key go to the front, so that they are
       reused before anything cached is evicted; freed blocks with a key go to the back.
 
-    ``num_blocks`` counts the null block, so ``num_blocks - 1`` blocks can be used.
+    ``num_blocks`` counts the null block.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -53,14 +53,14 @@ class BlockPool:
         self._previous_same = array("q", range(num_blocks))
 
     @property
-    def num_used_blocks(self) -> int:
-        """Blocks that somebody holds."""
-        return self.num_blocks - 1 - self.num_free_blocks
+    def num_usable_blocks(self) -> int:
+        """All blocks but the null block."""
+        return self.num_blocks - 1
 
     @property
-    def usage(self) -> float:
-        """Share of the usable blocks that somebody holds, 0 to 1."""
-        return self.num_used_blocks / (self.num_blocks - 1)
+    def num_used_blocks(self) -> int:
+        """Blocks that somebody holds."""
+        return self.num_usable_blocks - self.num_free_blocks
 
     @property
     def num_cached_keys(self) -> int:

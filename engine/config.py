@@ -86,6 +86,11 @@ class EngineConfig:
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
 
     @property
+    def max_running_requests(self) -> int:
+        """Requests that may run at once: the seats."""
+        return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
     def max_steps_in_flight(self) -> int:
         """Steps that may be scheduled before the oldest one's output is processed (spec section 8)."""
         return 2 if self.async_scheduling else 1

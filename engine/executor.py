@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.request import Request
-
-Tables = list[list[int]]
+from engine.request import BlockTables, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +18,10 @@ class Admission:
 
     request: Request
     num_hit_tokens: int
-    block_tables: Tables
+    block_tables: BlockTables
     """Its whole tables, hit blocks first: a copy."""
     resumed: bool
+    """Whether it ran before and was preempted."""
 
 
 @dataclass(slots=True)
@@ -43,12 +42,14 @@ class Step:
     samples: list[bool] = field(default_factory=list)
     """Whether the step ends at the request's last token, so that it delivers an output token."""
     admitted: list[Admission] = field(default_factory=list)
-    new_blocks: list[tuple[Request, Tables]] = field(default_factory=list)
+    new_blocks: list[tuple[Request, BlockTables]] = field(default_factory=list)
     """Blocks added to tables of requests that ran before."""
     preempted: list[Request] = field(default_factory=list)
+    """Requests preempted since the last step: by resets of the prefix cache first, then while this one was decided."""
     finished: list[Request] = field(default_factory=list)
     """Requests that ended since the last step: their state can be dropped."""
     total_tokens: int = 0
+    """Sum of ``num_tokens``."""
 
 
 @dataclass(frozen=True, slots=True)

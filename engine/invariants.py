@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from engine.block_pool import NO_KEY, NULL_BLOCK
+from engine.executor import Step
 from engine.request import RequestStatus
 from engine.scheduler import Scheduler
 
@@ -19,26 +20,37 @@ def _require(condition: bool, message: str) -> None:
 
 
 class InvariantChecker:
-    """Checks a scheduler, its requests and its block pool. Costs time in proportion to the pool."""
+    """Checks a scheduler, its requests, its block pool and its steps. Costs time in proportion to the pool."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def check(self) -> None:
-        """Raise InvariantError for the first contradiction found."""
+        """Raise InvariantError for the first contradiction found between two calls of the engine."""
         self._check_queues()
         self._check_requests()
         self._check_references()
         self._check_free_queue()
         self._check_cache_map()
 
+    def check_step(self, step: Step) -> None:
+        """Raise InvariantError if a step that was just scheduled contradicts itself or breaks the token budget."""
+        _require(
+            len(step.requests) == len(step.num_tokens) == len(step.num_computed_tokens) == len(step.samples),
+            "the lists of a step are not parallel",
+        )
+        _require(len(set(step.requests)) == len(step.requests), "a request is in a step twice")
+        _require(all(num_tokens > 0 for num_tokens in step.num_tokens), "a request is in a step without a token")
+        _require(sum(step.num_tokens) == step.total_tokens, "the total of a step is wrong")
+        _require(step.total_tokens <= self._scheduler.config.token_budget, "a step is above the token budget")
+
     def _check_queues(self) -> None:
         scheduler = self._scheduler
         running, waiting = list(scheduler.running), list(scheduler.waiting)
         ids = [request.request_id for request in running + waiting]
         _require(len(ids) == len(set(ids)), "a request is in two places")
-        _require(set(ids) == set(scheduler._live), "live requests and queues differ")
-        _require(len(running) <= scheduler._max_running, "more requests run than seats")
+        _require(set(ids) == set(scheduler.live), "live requests and queues differ")
+        _require(len(running) <= scheduler.config.max_running_requests, "more requests run than seats")
         for request in running:
             _require(request.status is RequestStatus.RUNNING, f"{request} is in running")
         for request in waiting:
@@ -58,7 +70,7 @@ class InvariantChecker:
                     len(table) * group.block_size >= request.num_computed_tokens, f"{request} computed without slots"
                 )
                 _require(registered * group.block_size <= request.num_tokens, f"{request} registered unknown tokens")
-                expected = cache._pool_keys(request, 0, registered, index)
+                expected = cache.pool_keys(request, 0, registered, index)
                 actual = [cache.pool.keys[block] for block in table]
                 _require(actual[:registered] == expected[:registered], f"{request} has a block under a wrong key")
                 _require(all(key == NO_KEY for key in actual[registered:]), f"{request} has a key too early")
@@ -82,7 +94,7 @@ class InvariantChecker:
         _require(len(queue) == len(set(queue)) == pool.num_free_blocks, "the free count and the free queue differ")
         _require(NULL_BLOCK not in queue, "the null block is free")
         _require(all(pool.ref_counts[block] == 0 for block in queue), "a held block is in the free queue")
-        _require(pool.num_free_blocks + pool.num_used_blocks == pool.num_blocks - 1, "blocks are lost")
+        _require(pool.num_free_blocks + pool.num_used_blocks == pool.num_usable_blocks, "blocks are lost")
 
     def _check_cache_map(self) -> None:
         cache = self._scheduler.kv_cache

@@ -12,17 +12,14 @@ from engine.block_pool import BlockPool
 from engine.cache_groups import FullAttentionGroup
 from engine.config import EngineConfig
 from engine.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, published_hash
-from engine.request import Request
-
-Tables = list[list[int]]
-"""One list of block ids per cache group."""
+from engine.request import BlockTables, Request
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """What a lookup found: per group, the blocks of the longest cached prefix."""
 
-    block_tables: Tables
+    block_tables: BlockTables
     num_tokens: int
     num_phantom_tokens: int = 0
     """Tokens of vLLM's answer that lie in blocks which no step ever filled."""
@@ -48,7 +45,7 @@ class KVCacheManager:
 
     def fits_empty_pool(self, num_tokens: int) -> bool:
         """Whether a request of ``num_tokens`` slots fits when nothing else is held."""
-        return self.blocks_needed(num_tokens) <= self.pool.num_blocks - 1
+        return self.blocks_needed(num_tokens) <= self.pool.num_usable_blocks
 
     def blocks_needed(self, num_tokens: int) -> int:
         """Blocks that a request with ``num_tokens`` slots holds, over all groups."""
@@ -62,7 +59,7 @@ class KVCacheManager:
         self._extend_keys(request, request.num_tokens)
         tables, num_phantom_tokens = [], 0
         for index, group in enumerate(self.groups):
-            blocks = group.find_hit(self._pool_keys(request, 0, len(request.block_keys), index), max_hit_tokens)
+            blocks = group.find_hit(self.pool_keys(request, 0, len(request.block_keys), index), max_hit_tokens)
             if self.phantom_blocks and not self.phantom_blocks.isdisjoint(blocks):
                 blocks, num_phantom_blocks = self._judge_phantoms(blocks)
                 num_phantom_tokens += num_phantom_blocks * group.block_size
@@ -78,7 +75,7 @@ class KVCacheManager:
         *,
         num_reserved_blocks: int = 0,
         reserve_full_sequence: bool = False,
-    ) -> Tables | None:
+    ) -> BlockTables | None:
         """Give ``request`` slots for ``num_new_tokens`` more tokens; return the new blocks per group.
 
         ``hit`` is adopted when the request is admitted. ``num_reserved_blocks`` must stay free, and with
@@ -89,17 +86,17 @@ class KVCacheManager:
         num_scheduled_tokens = num_computed_tokens + num_new_tokens
         num_slots = min(num_scheduled_tokens, self._config.max_model_len)
         if hit is None and num_slots <= request.num_slots:
-            new_blocks: Tables = [[] for _ in self.groups]  # what most decode steps need: nothing
+            new_blocks: BlockTables = [[] for _ in self.groups]  # what most decode steps need: nothing
         else:
             tables = hit.block_tables if hit else request.block_tables
-            num_usable_blocks = self.pool.num_free_blocks - num_reserved_blocks
+            num_available_blocks = self.pool.num_free_blocks - num_reserved_blocks
             if hit is not None:
-                num_usable_blocks -= self._num_idle(hit.block_tables)
+                num_available_blocks -= self._num_idle(hit.block_tables)
                 if reserve_full_sequence:
                     num_sequence_slots = min(request.num_tokens, self._config.max_model_len)
-                    if self._missing(num_sequence_slots, tables) > num_usable_blocks:
+                    if self._missing(num_sequence_slots, tables) > num_available_blocks:
                         return None
-            if self._missing(num_slots, tables) > num_usable_blocks:
+            if self._missing(num_slots, tables) > num_available_blocks:
                 return None
             if hit is not None:
                 self._adopt(request, hit)
@@ -116,7 +113,7 @@ class KVCacheManager:
             if start >= end:
                 continue
             self._extend_keys(request, end * group.block_size)
-            pool_keys = self._pool_keys(request, start, end, index)
+            pool_keys = self.pool_keys(request, start, end, index)
             self.pool.register(request.block_tables[index][start:end], pool_keys)
             request.num_registered_blocks[index] = end
             if self._config.enable_kv_cache_events:
@@ -151,13 +148,21 @@ class KVCacheManager:
         events, self._events = self._events, []
         return events
 
-    def _missing(self, num_slots: int, tables: Tables) -> int:
+    def pool_keys(self, request: Request, start: int, end: int, group_index: int) -> list[int]:
+        """Keys under which group ``group_index`` caches blocks ``start`` to ``end`` of ``request``."""
+        keys = request.block_keys
+        num_groups = len(self.groups)
+        if num_groups == 1:
+            return keys if start == 0 and end == len(keys) else keys[start:end]
+        return [keys[index] * num_groups + group_index for index in range(start, end)]
+
+    def _missing(self, num_slots: int, tables: BlockTables) -> int:
         missing = 0
         for group, table in zip(self.groups, tables, strict=True):
             missing += group.blocks_to_add(num_slots, len(table))
         return missing
 
-    def _num_idle(self, tables: Tables) -> int:
+    def _num_idle(self, tables: BlockTables) -> int:
         """Blocks that leave the free queue when ``tables`` are adopted."""
         ref_counts = self.pool.ref_counts
         return sum(1 for table in tables for block in table if block and not ref_counts[block])
@@ -168,7 +173,7 @@ class KVCacheManager:
         request.block_tables = [list(table) for table in hit.block_tables]
         request.num_registered_blocks = [len(table) for table in hit.block_tables]
 
-    def _add_blocks(self, request: Request, num_slots: int) -> Tables:
+    def _add_blocks(self, request: Request, num_slots: int) -> BlockTables:
         new_blocks = []
         for index, (group, table) in enumerate(zip(self.groups, request.block_tables, strict=True)):
             blocks = self.pool.allocate(group.blocks_to_add(num_slots, len(table)))
@@ -203,14 +208,6 @@ class KVCacheManager:
         num_blocks = num_tokens // self._keys.block_size
         if len(request.block_keys) < num_blocks:
             request.content.extend_keys(request.block_keys, num_blocks)
-
-    def _pool_keys(self, request: Request, start: int, end: int, group_index: int) -> list[int]:
-        """Keys under which group ``group_index`` caches blocks ``start`` to ``end`` of ``request``."""
-        keys = request.block_keys
-        num_groups = len(self.groups)
-        if num_groups == 1:
-            return keys if start == 0 and end == len(keys) else keys[start:end]
-        return [keys[index] * num_groups + group_index for index in range(start, end)]
 
     def _published_hash(self, key: int) -> int:
         block_hash = self._keys.hash_of_key(key)

@@ -7,6 +7,9 @@ from enum import Enum, StrEnum
 from engine.block_hashes import LoraAdapter
 from engine.block_keys import Content
 
+BlockTables = list[list[int]]
+"""One list of block ids per cache group: where a request's tokens are kept, in order."""
+
 
 class RequestStatus(Enum):
     """Where a request stands."""
@@ -111,7 +114,7 @@ class Request:
         """Whether admission passed over the request (LoRA limit, output in flight) and has not come back to it."""
         self.num_preemptions = 0
         self.block_keys: list[int] = []
-        self.block_tables: list[list[int]] = []
+        self.block_tables: BlockTables = []
         self.num_slots = 0
         """Tokens for which the tables of all groups have a slot."""
         self.num_registered_blocks: list[int] = []

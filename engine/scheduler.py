@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from engine.block_keys import KeySpace
 from engine.config import EngineConfig
 from engine.executor import Admission, Step
-from engine.kv_cache_manager import Hit, KVCacheManager, Tables
+from engine.kv_cache_manager import Hit, KVCacheManager
 from engine.request import FinishReason, Request, RequestStatus
 from engine.statistics import EngineStatistics
 from engine.waiting_queue import make_waiting_queue
@@ -22,7 +22,7 @@ class Scheduler:
 
     Invariants (checked by :mod:`engine.invariants`): a live request is in exactly one of ``running`` and
     ``waiting``; only running requests hold blocks; a step never schedules more tokens than the budget; at most
-    ``max_num_seqs`` requests run.
+    ``max_running_requests`` run.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -32,13 +32,13 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting = make_waiting_queue(config.scheduling_policy)
         self.statistics = EngineStatistics()
-        self._live: dict[str, Request] = {}
+        self.live: dict[str, Request] = {}
+        """Requests that arrived and have not ended, by id."""
         self._finished_since_step: list[Request] = []
         self._ended: list[Request] = []
         self._preempted_since_step: list[Request] = []
         self._steps_to_hold_prefill = 0
         self._backlog_after_prefill = False
-        self._max_running = config.max_num_active_seqs or config.max_num_seqs
 
     # ---------------------------------------------------------------- requests come and go
 
@@ -47,18 +47,18 @@ class Scheduler:
 
         Raises ValueError when a live request has the same id.
         """
-        if request.request_id in self._live:
+        if request.request_id in self.live:
             raise ValueError(f"request id {request.request_id!r}: a request with this id is still running")
         reason = None if self.config.vllm_strict else self._never_fits(request)
         if reason:
             self._end(request, FinishReason.REJECTED, reason)
             return
-        self._live[request.request_id] = request
+        self.live[request.request_id] = request
         self.waiting.append(request)
 
     def abort(self, request_id: str) -> Request | None:
         """End a live request and free its blocks; None if there is none."""
-        request = self._live.get(request_id)
+        request = self.live.get(request_id)
         if request is None:
             return None
         if request.status is RequestStatus.RUNNING:
@@ -84,7 +84,7 @@ class Scheduler:
 
     def has_requests(self) -> bool:
         """Whether there is anything to schedule, be it only word of finished requests."""
-        return bool(self._live or self._finished_since_step)
+        return bool(self.live or self._finished_since_step)
 
     def take_ended(self) -> list[Request]:
         """Requests that ended since the last call, for whatever reason, in order."""
@@ -113,10 +113,11 @@ class Scheduler:
         return step
 
     def _schedule_running(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
+        budget = self.config.token_budget
         index = 0
-        while index < len(self.running) and step.total_tokens < self.config.token_budget:
+        while index < len(self.running) and step.total_tokens < budget:
             request = self.running[index]
-            num_new_tokens = self._num_tokens_to_run(request, step, chunk_limit)
+            num_new_tokens = self._num_tokens_to_run(request, budget - step.total_tokens, chunk_limit)
             if num_new_tokens <= 0 or (hold_prefill and request.is_prefill_chunk):
                 index += 1
                 continue
@@ -141,9 +142,10 @@ class Scheduler:
                 step.new_blocks.append((request, new_blocks))
 
     def _schedule_waiting(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
+        budget = self.config.token_budget
         skipped = []
-        while self.waiting and step.total_tokens < self.config.token_budget:
-            if len(self.running) >= self._max_running:
+        while self.waiting and step.total_tokens < budget:
+            if len(self.running) >= self.config.max_running_requests:
                 break
             request = self.waiting.peek()
             if self._must_skip(request):
@@ -160,11 +162,10 @@ class Scheduler:
                 break
             if 0 < chunk_limit < num_new_tokens:
                 num_new_tokens = chunk_limit
-            budget = self.config.token_budget - step.total_tokens
-            if num_new_tokens > budget:
+            if num_new_tokens > budget - step.total_tokens:
                 if not self.config.enable_chunked_prefill:
                     break
-                num_new_tokens = budget
+                num_new_tokens = budget - step.total_tokens
             new_blocks = self.kv_cache.allocate_slots(
                 request,
                 num_new_tokens,
@@ -213,7 +214,8 @@ class Scheduler:
             return max(limit, self.config.max_num_batched_tokens // num_requests)
         return limit
 
-    def _num_tokens_to_run(self, request: Request, step: Step, chunk_limit: int) -> int:
+    def _num_tokens_to_run(self, request: Request, budget_left: int, chunk_limit: int) -> int:
+        """Tokens that a running request gets if its blocks can be had; 0 or less is none (spec section 5)."""
         num_expected_tokens = request.num_tokens + request.num_placeholders
         if request.num_placeholders and num_expected_tokens >= request.max_total_tokens:
             return 0
@@ -222,7 +224,7 @@ class Scheduler:
             num_new_tokens = chunk_limit
         return min(
             num_new_tokens,
-            self.config.token_budget - step.total_tokens,
+            budget_left,
             self.config.max_model_len - 1 - request.num_computed_tokens,
         )
 
@@ -270,8 +272,8 @@ class Scheduler:
         request.num_computed_tokens = hit.num_tokens
         self.running.append(request)
         self._add_to_step(step, request, num_new_tokens)
-        tables: Tables = [list(table) for table in request.block_tables]
-        step.admitted.append(Admission(request, hit.num_tokens, tables, resumed))
+        block_tables = [list(table) for table in request.block_tables]
+        step.admitted.append(Admission(request, hit.num_tokens, block_tables, resumed))
         self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
 
     def _add_to_step(self, step: Step, request: Request, num_new_tokens: int) -> None:
@@ -284,21 +286,18 @@ class Scheduler:
         """Count the step's tokens as computed and expect its samples (spec sections 5.3 and 8)."""
         is_async = self.config.async_scheduling
         for request, num_tokens in zip(step.requests, step.num_tokens, strict=True):
-            request.num_computed_tokens += num_tokens
-            samples = request.num_computed_tokens >= request.num_tokens + request.num_placeholders
+            start = request.num_computed_tokens
+            end = request.num_computed_tokens = start + num_tokens
+            samples = end >= request.num_tokens + request.num_placeholders
             request.is_prefill_chunk = not samples
             step.samples.append(samples)
             if samples:
                 request.num_in_flight_samples += 1
                 request.num_placeholders += is_async
-            if request.num_computed_tokens - num_tokens < request.num_highest_computed_tokens:
-                self.statistics.num_recomputed_tokens += (
-                    min(request.num_computed_tokens, request.num_highest_computed_tokens)
-                    - request.num_computed_tokens
-                    + num_tokens
-                )
-            if request.num_computed_tokens > request.num_highest_computed_tokens:
-                request.num_highest_computed_tokens = request.num_computed_tokens
+            if start < request.num_highest_computed_tokens:
+                self.statistics.num_recomputed_tokens += min(end, request.num_highest_computed_tokens) - start
+            if end > request.num_highest_computed_tokens:
+                request.num_highest_computed_tokens = end
         self.statistics.num_scheduled_tokens += step.total_tokens
 
     def _count_admissions(self, step: Step) -> None:
@@ -353,7 +352,7 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason, message: str = "") -> None:
         self.kv_cache.free(request)
-        del self._live[request.request_id]
+        del self.live[request.request_id]
         self._finished_since_step.append(request)
         self._end(request, reason, message)
 
@@ -377,7 +376,7 @@ class Scheduler:
         return None if self.kv_cache.fits_empty_pool(num_slots) else self._capacity_message(num_slots)
 
     def _capacity_message(self, num_tokens: int) -> str:
-        return f"needs {self.kv_cache.blocks_needed(num_tokens)} blocks, pool {self.kv_cache.pool.num_blocks - 1}"
+        return f"needs {self.kv_cache.blocks_needed(num_tokens)} blocks, pool {self.kv_cache.pool.num_usable_blocks}"
 
     def _reject_stuck_head(self) -> None:
         """End the head of the queue if even the idle engine cannot admit it."""

@@ -150,6 +150,8 @@ class ServerSimulation:
     def _submit(self, step: Step) -> None:
         """Start a step when the device is free: the one place where time is spent."""
         now_ns = self._clock.now_ns
+        if self._checker:
+            self._checker.check_step(step)
         ticket = self._executor.submit(step)
         start_ns = max(self._device_free_ns, now_ns)
         self._device_free_ns = start_ns + ticket[1]

@@ -82,6 +82,8 @@ class Engine:
         step = self.core.schedule_next()
         if step is not None:
             self.steps.append(step)
+            if self.checker:
+                self.checker.check_step(step)
         if self.core.must_collect():
             self.core.process(self._sample(self.core.in_flight[0]))
         if self.checker:
@@ -121,7 +123,7 @@ class Engine:
 
     @property
     def usable(self) -> int:
-        return self.pool.num_blocks - 1
+        return self.pool.num_usable_blocks
 
     def free_order(self) -> list[int]:
         """Free blocks, the next to be handed out first."""

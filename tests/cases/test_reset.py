@@ -22,7 +22,7 @@ def test_a_reset_while_busy_does_nothing(asynchronous):
     engine.scheduler.abort("a")
     order = engine.free_order()
     assert engine.scheduler.reset_prefix_cache() is True
-    assert engine.pool.usage == 0.0
+    assert engine.pool.num_used_blocks == 0
     assert engine.pool.num_hashed_blocks == engine.pool.num_cached_keys == 0
     assert engine.free_order() == order, "the order of the queue is kept"
     assert engine.cached_prefix(cached) == 0
@@ -37,7 +37,7 @@ def test_any_held_block_prevents_it(num_cached, num_held):
         engine.serve(16 * num_cached)
     engine.add("a", 16 * num_held, 2)
     engine.iterate()
-    assert engine.pool.usage == num_held / 10
+    assert engine.pool.num_used_blocks == num_held
     hashed = engine.pool.num_hashed_blocks
     assert engine.scheduler.reset_prefix_cache() is False
     assert engine.pool.num_hashed_blocks == hashed

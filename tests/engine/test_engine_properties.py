@@ -219,9 +219,7 @@ class Run:
 
     def _check(self, step, ran_before, num_live, known):
         config = self.engine.scheduler.config
-        assert sum(step.num_tokens) == step.total_tokens <= config.token_budget
-        assert all(num_tokens > 0 for num_tokens in step.num_tokens)
-        assert len(set(step.requests)) == len(step.requests)
+        self.engine.checker.check_step(step)
         preempted_now = [request for request in step.preempted if request in ran_before]  # others: by a reset
         assert not set(step.requests) & set(preempted_now)
         admitted = {admission.request: admission for admission in step.admitted}

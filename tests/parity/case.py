@@ -123,7 +123,7 @@ class _Sampler:
     def _next_token(self, request_id: str) -> int:
         index = self.emitted[request_id]
         self.emitted[request_id] = index + 1
-        forced = self.forced.get(request_id) or []
+        forced = self.forced[request_id]
         return forced[index] if index < len(forced) else output_token(request_id, index, self.vocabulary)
 
 
@@ -143,6 +143,8 @@ class CaseRun:
         self.sampler = _Sampler(self.vocabulary, {}, {})
         order = sorted(enumerate(lines), key=lambda entry: (_step_of(entry[1]), entry[0]))
         self.events = order[::-1]
+        self.admitted: set[str] = set()
+        """Ids that were ever admitted: the log calls any further admission a resumption, also of an id used anew."""
         self.sampled: dict[int, list[list[int]]] = {}
         self.step_numbers: dict[int, int] = {}
         self.prefix = self._prefix_now()
@@ -177,6 +179,8 @@ class CaseRun:
             self.step_numbers[step.index] = number
             self.sampled[step.index] = self.sampler.sample(step)
             self._log_schedule(step, record)
+            if self.checker:
+                self.checker.check_step(step)
         if self.core.must_collect():
             index = self.core.in_flight[0].index
             before = {id(request): request.num_output_tokens for request in self.core.in_flight[0].requests}
@@ -208,19 +212,18 @@ class CaseRun:
         tokens = prompt_token_ids(line, self.vocabulary)
         name = line.get("lora")
         lora = LoraAdapter(name, f"/loras/{name}", self.lora_numbers[name]) if name else None
-        if line.get("output_token_ids") is not None:
-            self.sampler.forced[request_id] = [int(token) for token in line["output_token_ids"]]
-        arrival_ns = _step_of(line) * 10**9
+        self.sampler.forced[request_id] = [int(token) for token in line.get("output_token_ids") or ()]
+        arrival_s = float(_step_of(line))
         if "arrival_time" in line:
-            arrival_ns = round(float(line["arrival_time"]) * 1e9)
+            arrival_s = float(line["arrival_time"])
         elif self.case.get("arrival_time", "unique") == "unique":
-            arrival_ns += index * 1000
+            arrival_s += index * 1e-6
         return Request(
             request_id,
             len(tokens),
             int(line["output_len"]),
             TokenContent(self.scheduler.keys, tokens, lora, line.get("cache_salt")),
-            arrival_ns=arrival_ns,
+            arrival_ns=_in_order(arrival_s),
             priority=int(line.get("priority", 0)),
             lora=lora,
             eos_token_id=line.get("eos_token_id"),
@@ -238,10 +241,11 @@ class CaseRun:
                 "id": admission.request.request_id,
                 "num_computed_tokens": admission.num_hit_tokens,
                 "block_ids": admission.block_tables,
-                "resumed": admission.resumed,
+                "resumed": admission.request.request_id in self.admitted,
             }
             for admission in step.admitted
         ]
+        self.admitted.update(admission.request.request_id for admission in step.admitted)
         record["running_new_blocks"] = [[request.request_id, tables] for request, tables in step.new_blocks]
         record["preempted"] = [request.request_id for request in step.preempted]
         if self.case.get("log_hashes") and step.admitted:
@@ -312,6 +316,12 @@ class CaseRun:
 def event_to_json(event: KVEvent) -> dict[str, Any]:
     """A KV event as the oracle logs it."""
     return json.loads(json.dumps({"type": type(event).__name__} | asdict(event)))
+
+
+def _in_order(seconds: float) -> int:
+    """A whole number for each float, in the order of the floats, of which vLLM notices the last bit."""
+    numerator, denominator = seconds.as_integer_ratio()
+    return numerator * (2**1074 // denominator)
 
 
 def _step_of(line: dict[str, Any]) -> int:
