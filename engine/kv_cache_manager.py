@@ -11,7 +11,7 @@ from engine.block_keys import KeySpace
 from engine.block_pool import BlockPool
 from engine.cache_groups import FullAttentionGroup
 from engine.config import EngineConfig
-from engine.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, published_hash
+from engine.kv_events import KVEventLog
 from engine.request import BlockTables, Request
 
 
@@ -39,8 +39,8 @@ class KVCacheManager:
         self.groups = [FullAttentionGroup(self.pool, config.block_size)]
         self.phantom_blocks: set[int] = set()
         """Blocks with a key whose content was never computed."""
-        self._events: list[KVEvent] = []
-        if config.enable_kv_cache_events:
+        self.events = KVEventLog(keys) if config.enable_kv_cache_events else None
+        if self.events:
             self.pool.evicted_keys = []
 
     def fits_empty_pool(self, num_tokens: int) -> bool:
@@ -116,8 +116,8 @@ class KVCacheManager:
             pool_keys = self.pool_keys(request, start, end, index)
             self.pool.register(request.block_tables[index][start:end], pool_keys)
             request.num_registered_blocks[index] = end
-            if self._config.enable_kv_cache_events:
-                self._events.append(self._stored_event(request, index, start, end))
+            if self.events:
+                self.events.stored(request, group, index, start, end)
 
     def free(self, request: Request) -> None:
         """Let go of all blocks of ``request``; the deepest of a prefix will be evicted first."""
@@ -139,14 +139,9 @@ class KVCacheManager:
         if not self.pool.reset():
             return False
         self.phantom_blocks.clear()
-        if self._config.enable_kv_cache_events:
-            self._events.append(AllBlocksCleared())
+        if self.events:
+            self.events.cleared()
         return True
-
-    def take_events(self) -> list[KVEvent]:
-        """The KV events since the last call, in order."""
-        events, self._events = self._events, []
-        return events
 
     def pool_keys(self, request: Request, start: int, end: int, group_index: int) -> list[int]:
         """Keys under which group ``group_index`` caches blocks ``start`` to ``end`` of ``request``."""
@@ -179,9 +174,8 @@ class KVCacheManager:
             blocks = self.pool.allocate(group.blocks_to_add(num_slots, len(table)))
             if self.phantom_blocks:
                 self.phantom_blocks.difference_update(blocks)
-            if self.pool.evicted_keys:
-                self._events.extend(self._removed_event(key) for key in self.pool.evicted_keys)
-                self.pool.evicted_keys.clear()
+            if self.events:
+                self._log_evictions(self.events)
             request.block_tables[index] += blocks
             new_blocks.append(blocks)
         request.num_slots = min(
@@ -209,35 +203,8 @@ class KVCacheManager:
         if len(request.block_keys) < num_blocks:
             request.content.extend_keys(request.block_keys, num_blocks)
 
-    def _published_hash(self, key: int) -> int:
-        block_hash = self._keys.hash_of_key(key)
-        return key % 2**64 if block_hash is None else published_hash(block_hash)
-
-    def _removed_event(self, pool_key: int) -> BlockRemoved:
-        key, group_index = divmod(pool_key, len(self.groups))
-        return BlockRemoved((self._published_hash(key),), group_index)
-
-    def _stored_event(self, request: Request, group_index: int, start: int, end: int) -> BlockStored:
-        group = self.groups[group_index]
-        keys, lora = request.block_keys, request.lora
-        return BlockStored(
-            block_hashes=tuple(self._published_hash(key) for key in keys[start:end]),
-            parent_block_hash=self._published_hash(keys[start - 1]) if start else None,
-            token_ids=tuple(request.content.token_ids(start * group.block_size, end * group.block_size)),
-            block_size=group.block_size,
-            lora_id=lora.number if lora else None,
-            lora_name=lora.name if lora else None,
-            extra_keys=tuple(_untagged(request.content.extra_keys(index)) for index in range(start, end)),
-            group_idx=group_index,
-            kv_cache_spec_kind=group.kind,
-        )
-
-
-def _untagged(extra_keys: tuple[tuple[object, ...], ...] | None) -> tuple[object, ...] | None:
-    """Extra keys as KV events carry them: LoRA name, (image hash, offset), salt, without tags and paths."""
-    if extra_keys is None:
-        return None
-    untagged: list[object] = []
-    for tag, *values in extra_keys:
-        untagged.append(tuple(values) if tag == "mm" else values[0])
-    return tuple(untagged)
+    def _log_evictions(self, events: KVEventLog) -> None:
+        for pool_key in self.pool.evicted_keys or ():
+            key, group_index = divmod(pool_key, len(self.groups))
+            events.removed(key, group_index)
+        self.pool.evicted_keys = []

@@ -1,9 +1,14 @@
-"""KV cache events as vLLM publishes them (spec section 11)."""
+"""KV cache events as vLLM publishes them (spec section 11), and the log that collects them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from engine.block_hashes import ExtraKeys
+from engine.block_keys import KeySpace
+from engine.cache_groups import FullAttentionGroup
+from engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,53 @@ class AllBlocksCleared:
 KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-def published_hash(block_hash: bytes) -> int:
-    """A block hash as it goes over the wire by default: its low 64 bits, big-endian."""
-    return int.from_bytes(block_hash[-8:], "big")
+class KVEventLog:
+    """The KV events of one engine since they were last taken, in order."""
+
+    def __init__(self, keys: KeySpace) -> None:
+        self._keys = keys
+        self._events: list[KVEvent] = []
+
+    def stored(self, request: Request, group: FullAttentionGroup, group_index: int, start: int, end: int) -> None:
+        """Blocks ``start`` to ``end`` of ``request`` can be hit from now on."""
+        keys, lora = request.block_keys, request.lora
+        event = BlockStored(
+            block_hashes=tuple(self._published_hash(key) for key in keys[start:end]),
+            parent_block_hash=self._published_hash(keys[start - 1]) if start else None,
+            token_ids=tuple(request.content.token_ids(start * group.block_size, end * group.block_size)),
+            block_size=group.block_size,
+            lora_id=lora.number if lora else None,
+            lora_name=lora.name if lora else None,
+            extra_keys=tuple(_untagged(request.content.extra_keys(index)) for index in range(start, end)),
+            group_idx=group_index,
+            kv_cache_spec_kind=group.kind,
+        )
+        self._events.append(event)
+
+    def removed(self, key: int, group_index: int) -> None:
+        """A block that group ``group_index`` cached under ``key`` was evicted."""
+        self._events.append(BlockRemoved((self._published_hash(key),), group_index))
+
+    def cleared(self) -> None:
+        """The prefix cache was reset."""
+        self._events.append(AllBlocksCleared())
+
+    def take(self) -> list[KVEvent]:
+        """The events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def _published_hash(self, key: int) -> int:
+        """A block hash as it goes over the wire by default: its low 64 bits, big-endian; else the key itself."""
+        block_hash = self._keys.hash_of_key(key)
+        return key % 2**64 if block_hash is None else int.from_bytes(block_hash[-8:], "big")
+
+
+def _untagged(extra_keys: ExtraKeys) -> tuple[object, ...] | None:
+    """Extra keys as KV events carry them: LoRA name, (image hash, offset), salt, without tags and paths."""
+    if extra_keys is None:
+        return None
+    untagged: list[object] = []
+    for tag, *values in extra_keys:
+        untagged.append(tuple(values) if tag == "mm" else values[0])
+    return tuple(untagged)

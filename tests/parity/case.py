@@ -285,7 +285,7 @@ class CaseRun:
         ]
         self.prefix = self._prefix_now()
         if self.case.get("kv_events"):
-            record["kv_events"] = [event_to_json(event) for event in self.scheduler.kv_cache.take_events()]
+            record["kv_events"] = [event_to_json(event) for event in self.scheduler.kv_cache.events.take()]
 
     def _log_state(self, record: dict[str, Any]) -> None:
         pool = self.scheduler.kv_cache.pool
