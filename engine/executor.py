@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.request import BlockTables, Request
 
@@ -61,11 +61,15 @@ class StepResult:
     """Per request of the step, its output token ids: empty unless it samples."""
 
 
-class Executor(Protocol):
-    """Runs steps in the order in which they are submitted."""
+Ticket = TypeVar("Ticket")
+"""What stands for a step under way; every executor has its own."""
 
-    def submit(self, step: Step) -> object:
+
+class Executor(Protocol[Ticket]):
+    """Runs steps in the order in which they are submitted, and is asked for their results in the same order."""
+
+    def submit(self, step: Step) -> Ticket:
         """Start a step; return a ticket for it."""
 
-    def collect(self, ticket: object) -> StepResult:
+    def collect(self, ticket: Ticket) -> StepResult:
         """The result of the step behind ``ticket``, once it is done."""

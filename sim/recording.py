@@ -93,7 +93,8 @@ class Recorder:
     """Watches a simulated server and keeps its rows and sums."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+        self.scheduler = scheduler
+        """The scheduler that is watched, with its statistics."""
         self._open: dict[Request, _Open] = {}
         self.requests = RequestColumns()
         self.steps = StepColumns()
@@ -109,15 +110,9 @@ class Recorder:
         self.unfinished: list[str] = []
         """Ids of requests that were still live when nothing could move any more."""
         self.end_ns = 0
-        self.total_prompt_tokens_unknown_prefix = 0
         self.num_requests_unknown_prefix = 0
         self.peak_requests = 0
         """Most requests at the server at one time."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler that was watched, with its statistics."""
-        return self._scheduler
 
     def refuse(self, record: RequestRecord, reason: str) -> None:
         """Count a record that the front end refuses."""
@@ -131,7 +126,6 @@ class Recorder:
             self.peak_requests = len(self._open)
         if not record.knows_prefix:
             self.num_requests_unknown_prefix += 1
-            self.total_prompt_tokens_unknown_prefix += record.prompt_tokens
 
     def schedule(self, step: Step, scheduled_ns: int, start_ns: int, end_ns: int) -> None:
         """A step was scheduled and will run from ``start_ns`` to ``end_ns``."""
@@ -153,9 +147,9 @@ class Recorder:
         columns.admitted.append(len(step.admitted))
         columns.preempted.append(len(step.preempted))
         columns.hit_tokens.append(hit_tokens)
-        columns.running.append(len(self._scheduler.running))
-        columns.waiting.append(len(self._scheduler.waiting))
-        columns.free_blocks.append(self._scheduler.kv_cache.pool.num_free_blocks)
+        columns.running.append(len(self.scheduler.running))
+        columns.waiting.append(len(self.scheduler.waiting))
+        columns.free_blocks.append(self.scheduler.kv_cache.pool.num_free_blocks)
 
     def process(self, step: Step, tokens: Sequence[Sequence[int]], now_ns: int) -> None:
         """The output of a step was delivered at ``now_ns``."""
@@ -203,7 +197,7 @@ class Recorder:
     def _reason(self, request: Request) -> str:
         if request.finish_reason is FinishReason.CAPACITY:
             return "outgrew the pool"
-        without_lora = request.lora is not None and self._scheduler.config.max_loras == 0
+        without_lora = request.lora is not None and self.scheduler.config.max_loras == 0
         return "LoRA is not enabled" if without_lora else "never fits"
 
     def close(self, now_ns: int, unfinished: Sequence[Request]) -> None:

@@ -6,6 +6,7 @@ token.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -21,13 +22,16 @@ from sim.clients import Clients
 from sim.clock import Clock
 from sim.recording import Recorder
 from sim.requests import RequestFactory
-from sim.simulated_executor import SimulatedExecutor
+from sim.simulated_executor import PredictedStep, SimulatedExecutor
 from sim.step_time import StepTimeModel
 from workloads.errors import WorkloadError
 from workloads.request_record import RequestRecord
 
 _PATIENCE_STEPS = 10_000
 """Steps without any output token before the run is suspected to make no progress."""
+
+_PATIENCE_PREFILLS = 10
+"""How often everything could have been prefilled in these steps, for the suspicion to be certain."""
 
 
 class ServerSimulation:
@@ -66,8 +70,8 @@ class ServerSimulation:
         self._on_refusal = on_refusal
         self._num_done = 0
         self._session_of: dict[Request, str] = {}
-        self._tickets: dict[int, tuple[object, int]] = {}
-        """By step index: the executor's ticket, and when the step ends."""
+        self._tickets: deque[tuple[PredictedStep, int]] = deque()
+        """Of each step in flight, in order: the executor's ticket, and when the step ends."""
         self._device_free_ns = 0
         self._steps_without_output = 0
         self._idle: simpy.Event | None = None
@@ -138,7 +142,7 @@ class ServerSimulation:
                 self._submit(step)
                 moved = self._collect_ended() or bool(step.requests or step.preempted or step.finished)
             if core.must_collect():
-                yield clock.after_arrivals(self._tickets[core.in_flight[0].index][1])
+                yield clock.after_arrivals(self._tickets[0][1])
                 moved |= bool(core.in_flight[0].requests)
                 self._process_oldest()
             if not moved and not any(step.requests for step in core.in_flight):
@@ -154,15 +158,14 @@ class ServerSimulation:
             self._checker.check_step(step)
         ticket = self._executor.submit(step)
         start_ns = max(self._device_free_ns, now_ns)
-        self._device_free_ns = start_ns + ticket[1]
-        self._tickets[step.index] = (ticket, self._device_free_ns)
+        self._device_free_ns = start_ns + ticket.duration_ns
+        self._tickets.append((ticket, self._device_free_ns))
         self.recorder.schedule(step, now_ns, start_ns, self._device_free_ns)
 
     def _process_oldest(self) -> None:
-        step = self._core.in_flight[0]
-        ticket, _ = self._tickets.pop(step.index)
+        ticket, _ = self._tickets.popleft()
         result = self._executor.collect(ticket)
-        self._core.process(result.tokens)
+        step = self._core.process(result.tokens)
         self._steps_without_output = 0 if any(result.tokens) else self._steps_without_output + 1
         self.recorder.process(step, result.tokens, self._clock.now_ns)
         if self._checker:
@@ -176,7 +179,7 @@ class ServerSimulation:
         config = self.scheduler.config
         chunk = min(config.token_budget, config.long_prefill_token_threshold or config.token_budget)
         steps_to_prefill_all = sum(request.num_tokens // chunk + 1 for request in self._unfinished())
-        return self._steps_without_output > 10 * steps_to_prefill_all
+        return self._steps_without_output > _PATIENCE_PREFILLS * steps_to_prefill_all
 
     def _unfinished(self) -> list[Request]:
         return [*self.scheduler.running, *self.scheduler.waiting]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from engine.block_keys import UNKNOWN_TOKEN
-from engine.executor import Step, StepResult
+from engine.executor import Executor, Step, StepResult
 from engine.request import Request
 from sim.requests import EOS_TOKEN
 from sim.step_shape import StepShape
@@ -36,8 +37,15 @@ def step_shape(step: Step) -> StepShape:
     )
 
 
-class SimulatedExecutor:
-    """Implements :class:`engine.executor.Executor` without a device."""
+class PredictedStep(NamedTuple):
+    """The ticket of a step: how long it takes is known when it is submitted."""
+
+    step: Step
+    duration_ns: int
+
+
+class SimulatedExecutor(Executor[PredictedStep]):
+    """An executor without a device. It has no clock: whoever has one lets ``duration_ns`` pass."""
 
     def __init__(self, step_time: StepTimeModel) -> None:
         self._step_time = step_time
@@ -48,13 +56,12 @@ class SimulatedExecutor:
         if record.output_token_ids is not None or request.eos_token_id is not None:
             self._known_outputs[request] = (record.output_token_ids, record.output_tokens)
 
-    def submit(self, step: Step) -> tuple[Step, int]:
-        """The step and its predicted duration."""
-        return step, self._step_time.duration_ns(step_shape(step)) if step.requests else 0
+    def submit(self, step: Step) -> PredictedStep:
+        """The step and its predicted duration; a step without requests takes no time."""
+        return PredictedStep(step, self._step_time.duration_ns(step_shape(step)) if step.requests else 0)
 
-    def collect(self, ticket: object) -> StepResult:
+    def collect(self, ticket: PredictedStep) -> StepResult:
         """Duration and output tokens of a submitted step."""
-        assert isinstance(ticket, tuple)
         step, duration_ns = ticket
         for request in step.finished:
             self._known_outputs.pop(request, None)
