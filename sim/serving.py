@@ -142,7 +142,8 @@ class ServerSimulation:
                 self._submit(step)
                 moved = self._collect_ended() or bool(step.requests or step.preempted or step.finished)
             if core.must_collect():
-                yield clock.after_arrivals(self._tickets[0][1])
+                # The past, if the loop was idle behind a step without requests.
+                yield clock.after_arrivals(max(self._tickets[0][1], clock.now_ns))
                 moved |= bool(core.in_flight[0].requests)
                 self._process_oldest()
             if not moved and not any(step.requests for step in core.in_flight):

@@ -465,6 +465,7 @@ def test_a_server_that_hangs_still_hears_later_arrivals(asynchronous):
     recorder = serve(workload, usable=9, asynchronous=asynchronous, vllm_strict=True, scheduling_policy="priority")
     assert recorder.unfinished == ["big"]
     assert column(recorder, "finish_ns") == {"important": 5_100}
+    assert list(recorder.steps.scheduled_ns) == sorted(recorder.steps.scheduled_ns)
     assert len(recorder.steps.tokens) < 100
 
 
