@@ -15,6 +15,10 @@ LARGEST = 2**31 - 1
 """The largest whole number that an option takes, unless it says otherwise: vLLM counts in 32 bits."""
 
 
+_ALIKE = 0.75
+"""How much alike an unknown option and a known one must be to suggest it."""
+
+
 class CommandParser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` whose errors are UserErrors; ``--a_b`` means ``--a-b``, as in vLLM."""
 
@@ -30,7 +34,7 @@ class CommandParser(argparse.ArgumentParser):
             shown = [
                 name for action in self._actions if action.help != argparse.SUPPRESS for name in action.option_strings
             ]
-            near = get_close_matches(flag, shown, n=1)
+            near = get_close_matches(flag, shown, n=1, cutoff=_ALIKE)
             hint = f"; nearest: {near[0]}" if near else ""
             raise UserError(f"{flag}: {self.prog} has no such {'option' if flag.startswith('-') else 'argument'}{hint}")
         return parsed

@@ -10,6 +10,8 @@ from experiments.errors import UserError
 
 _STATE_SPACE = "state-space groups are not modelled yet"
 _GONE = "vLLM 0.33 has no such flag any more"
+_NO_DIFFERENCE = "makes no difference to what is modelled: leave it out"
+_THE_TRACE = "the workload is TRACE; its format is recognised, or forced with --format"
 
 NOT_MODELLED = {
     "--data-parallel-size": "run one replay per replica",
@@ -33,6 +35,27 @@ NOT_MODELLED = {
     "--enforce-eager": "CUDA graphs enter by --cuda-graph-bytes and the step-time model",
     "--scheduler-cls": "only vLLM's own schedulers are modelled",
     "--disable-sliding-window": "--disable-hybrid-kv-cache-manager treats windows as full attention",
+    "--prefill-context-parallel-size": "context parallelism is not modelled",
+    "--attention-backend": "backends are not modelled: --block-size and --step-time stand for them",
+    "--compilation-config": "CUDA graphs enter by --cuda-graph-bytes and the step-time model",
+    "--hf-overrides": "change the config.json and give its path to --model",
+    "--dataset-name": _THE_TRACE,
+    "--dataset-path": _THE_TRACE,
+    "--save-result": "--out keeps the run, --json prints its result",
+    "--host": _NO_DIFFERENCE,
+    "--port": _NO_DIFFERENCE,
+    "--api-key": _NO_DIFFERENCE,
+    "--served-model-name": _NO_DIFFERENCE,
+    "--tokenizer": _NO_DIFFERENCE,
+    "--trust-remote-code": _NO_DIFFERENCE,
+    "--load-format": _NO_DIFFERENCE,
+    "--download-dir": _NO_DIFFERENCE,
+    "--distributed-executor-backend": _NO_DIFFERENCE,
+    "--chat-template": _NO_DIFFERENCE,
+    "--reasoning-parser": _NO_DIFFERENCE,
+    "--tool-call-parser": _NO_DIFFERENCE,
+    "--enable-auto-tool-choice": _NO_DIFFERENCE,
+    "--disable-log-stats": _NO_DIFFERENCE,
     "--swap-space": _GONE,
     "--preemption-mode": _GONE,
     "--max-num-partial-prefills": _GONE,
@@ -43,6 +66,16 @@ NOT_MODELLED = {
 }
 """Each flag with the reason."""
 
+_SHORT_FORMS = {
+    "--data-parallel-size": "-dp",
+    "--decode-context-parallel-size": "-dcp",
+    "--prefill-context-parallel-size": "-pcp",
+    "--enable-expert-parallel": "-ep",
+    "--speculative-config": "-sc",
+    "--compilation-config": "-cc",
+    "--quantization": "-q",
+}
+
 
 def refuse_flags(parser: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
     """Have ``parser`` refuse flags, in every form, with their reasons; the help does not list them."""
@@ -50,6 +83,7 @@ def refuse_flags(parser: argparse.ArgumentParser, reasons: Mapping[str, str]) ->
         parser.add_argument(
             flag,
             f"--no-{flag[2:]}",
+            *_SHORT_FORMS.get(flag, "").split(),
             action=_Refuse,
             const=reason,
             nargs="?",

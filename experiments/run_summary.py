@@ -114,6 +114,7 @@ def _cache_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
         "block_size": config.block_size,
         "steps": statistics.num_steps,
         "num_preemptions": statistics.num_preemptions,
+        "first_preemption_s": _first_preemption_s(recorder),
         "num_requests_preempted": int((as_array(recorder.requests.preemptions) > 0).sum()),
         "num_evictions": recorder.scheduler.kv_cache.pool.num_evictions,
         "scheduled_tokens": statistics.num_scheduled_tokens,
@@ -125,6 +126,14 @@ def _cache_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
         "max_waiting_requests": max(steps.waiting, default=0),
         "device_busy_s": int(busy_ns.sum()) / SECOND_NS,
     }
+
+
+def _first_preemption_s(recorder: Recorder) -> float | None:
+    """Seconds from the first arrival to the step that was first to preempt; None without one."""
+    at = np.flatnonzero(as_array(recorder.steps.preempted))
+    if not len(at) or not len(recorder.requests.arrival_ns):
+        return None
+    return (recorder.steps.scheduled_ns[at[0]] - min(recorder.requests.arrival_ns)) / SECOND_NS
 
 
 def _length_figures(recorder: Recorder, plan: CachePlan) -> dict[str, Any]:

@@ -82,6 +82,10 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
     lines += [
         _row("Evicted blocks:", summary["num_evictions"]),
         _row("Preemptions (requests):", f"{summary['num_preemptions']} ({summary['num_requests_preempted']})"),
+    ]
+    if summary["first_preemption_s"] is not None:
+        lines.append(_row("  the first, after (s):", f"{summary['first_preemption_s']:.2f}"))
+    lines += [
         _row("Tokens computed twice:", _with_share(summary["recomputed_tokens"], summary["scheduled_tokens"])),
         _row("Phantom hit tokens:", summary["phantom_hit_tokens"]),
         _row("Steps:", summary["steps"]),

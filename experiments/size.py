@@ -116,12 +116,12 @@ def budget_lines(inputs: SizingInputs) -> list[str]:
 
 def _budget_table(budget: MemoryBudget) -> list[str]:
     requested = f"total {format_gib(budget.total_bytes)} GiB x {budget.utilization}"
-    lines = [f"  {'requested':<18} {budget.requested_bytes / 2**30:9.2f} GiB  {'':<9} {requested}"]
+    lines = [f"  {'requested':<19} {budget.requested_bytes / 2**30:9.2f} GiB  {'':<9} {requested}"]
     for item in budget.items:
         reason = item.reason
         if item.source == "estimate":
             reason = f"{item.low_bytes / 2**30:.2f} to {item.high_bytes / 2**30:.2f} GiB: {reason}"
-        lines.append(f"  - {item.name:<16} {item.num_bytes / 2**30:9.2f} GiB  {item.source:<9} {reason}")
+        lines.append(f"  - {item.name:<17} {item.num_bytes / 2**30:9.2f} GiB  {item.source:<9} {reason}")
     return lines
 
 
@@ -131,7 +131,7 @@ def plan_lines(result: SizingResult) -> list[str]:
     lines = [
         "",
         f"{'group':<6} {'kind':<15} {'window':>7} {'layers':>6} {'block':>6} {'page bytes':>11} "
-        f"{'padding':>8} {'blocks per ' + str(plan.max_model_len) + ' tokens':>24}",
+        f"{'padding':>8} {'blocks per ' + str(plan.max_model_len) + ' tokens':>26}",
     ]
     for index, group in enumerate(plan.groups):
         window = group.layers[0].spec.window_tokens or "-"
@@ -139,7 +139,7 @@ def plan_lines(result: SizingResult) -> list[str]:
         needed = group.request_blocks(plan.max_model_len, plan.in_flight_tokens, plan.mamba_blocks)
         lines.append(
             f"{index:<6} {group.kind:<15} {window:>7} {len(group.layers):>6} {group.block_size:>6} "
-            f"{'/'.join(map(str, pages)):>11} {plan.padding_share(group):>8.2%} {needed:>24}"
+            f"{'/'.join(map(str, pages)):>11} {plan.padding_share(group):>8.2%} {needed:>26}"
         )
     per_token = inputs.shape.token_bytes(inputs.kv_cache_dtype, inputs.tensor_parallel_size)
     lines += [

@@ -15,6 +15,9 @@ from experiments.load_options import Load
 from sim.recording import NEVER, SECOND_NS, Recorder
 from workloads.request_record import RequestRecord
 
+_ADVICE = {"LoRA is not enabled": " (--enable-lora)"}
+"""What helps against a reason to reject."""
+
 OVERLOAD_SHARE = 0.05
 """Share of all requests that must be at the server, when the last one arrives, to call it overload."""
 
@@ -30,7 +33,10 @@ def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, 
             f"no progress: {len(recorder.unfinished)} requests were left when nothing could move any more, first "
             f"{recorder.unfinished[0]}; vLLM would hang here (without --vllm-strict such requests are rejected)"
         )
-    found += [f"rejected, {reason}: first {where}" for reason, where in recorder.first_refused.items()]
+    found += [
+        f"rejected, {reason}{_ADVICE.get(reason, '')}: first {where}"
+        for reason, where in recorder.first_refused.items()
+    ]
     return [verdict for verdict in found if verdict]
 
 

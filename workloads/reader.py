@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from workloads.request_record import RequestRecord
 
 
+@dataclass(frozen=True)
 class Reader(ABC):
     """Reads one format. Readers are small dataclasses; their fields are the format's settings."""
 

@@ -97,6 +97,12 @@ def test_a_flag_that_is_not_modelled_is_refused_with_its_reason(replay, size, fl
         run(f"--no-{flag[2:]}").complains(f"--no-{flag[2:]}: {NOT_MODELLED[flag]}")
 
 
+def test_short_forms_are_refused_like_the_long_ones(replay, size):
+    for run in (replay, size):
+        run("-dp", "2").complains("-dp: run one replay per replica")
+        run("-q", "fp8").complains("-q: the model's config.json")
+
+
 @pytest.mark.parametrize("flag", ENGINE_FLAGS)
 def test_size_refuses_what_does_not_decide_the_size(size, flag):
     size(flag).complains(flag, "kvtwin replay")
@@ -114,6 +120,7 @@ def test_all_engine_flags_are_listed():
 def test_an_unknown_flag_names_the_nearest(replay, size):
     replay("--max-modle-len", "5").complains("--max-modle-len", "nearest: --max-model-len")
     replay("--kv-cache-memory=5").complains("--kv-cache-memory:", "nearest: --kv-cache-memory-bytes")
+    assert "nearest" not in replay("--seats", "5").err
     size("--max-modle-len=5").complains("--max-modle-len", "nearest: --max-model-len")
 
 

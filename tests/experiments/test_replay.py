@@ -184,6 +184,7 @@ def test_goodput_counts_requests_within_every_limit(recorded):
 def test_sums_agree_with_the_tables(recorded):
     summary, requests = recorded
     assert summary["num_preemptions"] == requests.preemptions.sum() > 0
+    assert 0 < summary["first_preemption_s"] < summary["duration"]
     assert summary["prefix_cache_hits"] == requests.hit_tokens.sum()
     assert summary["prefix_cache_queries"] == requests.prompt_tokens.sum() == summary["total_input_tokens"]
     assert summary["recomputed_tokens"] > 0
@@ -403,6 +404,7 @@ def test_a_generated_trace_is_replayed(kvtwin, summary_of, tmp_path):
     summary = summary_of(path, "--check")
     assert summary["completed"] == 30
     assert summary["request_hit_rate"] > 0.6
+    assert summary["first_preemption_s"] is None
 
 
 def test_the_demo_shows_hits_evictions_and_preemptions(kvtwin):
@@ -412,3 +414,4 @@ def test_the_demo_shows_hits_evictions_and_preemptions(kvtwin):
     for label in ("Evicted blocks:", "Preemptions (requests):", "Tokens computed twice:"):
         (line,) = [line for line in outcome.out.splitlines() if line.startswith(label)]
         assert line.split()[-1 if label[0] == "E" else 2] != "0"
+    assert "\n  the first, after (s):" in outcome.out

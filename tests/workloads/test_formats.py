@@ -1,9 +1,12 @@
 import subprocess
 import sys
+from itertools import islice
 
 import pytest
 
-from workloads import FORMATS, WorkloadError, open_workload
+from workloads import FORMATS, RequestRecord, WorkloadError, open_workload
+from workloads.reader import Reader
+from workloads.text_lines import text_lines
 
 MOONCAKE = '{"timestamp": 0, "input_length": 5, "output_length": 4}'
 KNOWN = "kvtwin, mooncake, azure, llmservingsim"
@@ -21,6 +24,23 @@ def test_the_formats():
 
 def test_the_format_comes_from_the_content_not_the_name(write):
     assert open_workload(write(MOONCAKE, name="trace.csv")).format_name == "mooncake"
+
+
+def test_a_reader_without_settings_needs_no_decorator(write, monkeypatch):
+    class Lengths(Reader):
+        name = "lengths"
+        first_line_names = frozenset(("in", "out"))
+
+        def read(self, path):
+            for number, line in islice(text_lines(path), 1, None):
+                prompt_tokens, output_tokens = map(int, line.split(","))
+                yield RequestRecord(
+                    request_id=str(number), arrival_ns=0, prompt_tokens=prompt_tokens, output_tokens=output_tokens
+                )
+
+    monkeypatch.setitem(FORMATS, "lengths", Lengths)
+    workload = open_workload(write("in,out", "5,4", "3,2"))
+    assert (workload.format_name, [record.prompt_tokens for record in workload]) == ("lengths", [5, 3])
 
 
 def test_the_format_can_be_forced(write):
