@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.hf_layers import Fields, layer_shape, mlp_activation_values
+from engine.hf_fields import Fields
+from engine.hf_layers import layer_shape, mlp_activation_values
 from engine.layer_spec import DTYPE_BYTES, LayerKind
 from engine.model_shape import ModelConfigError, ModelShape, WeightFormat
 

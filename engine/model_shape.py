@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from engine.layer_spec import DTYPE_BYTES, LayerSpec
 
@@ -87,13 +86,6 @@ class ModelShape:
     mlp_activation_values: int
     """Values per token that the widest MLP of the model keeps at once, before tensor parallelism."""
     notes: tuple[str, ...] = ()
-
-    @classmethod
-    def from_hf_config(cls, config: dict[str, Any], name: str) -> ModelShape:
-        """Read a Hugging Face config.json. ModelConfigError: what is missing or not understood."""
-        from engine.hf_config import read_hf_config
-
-        return read_hf_config(config, name)
 
     @property
     def num_layers(self) -> int:

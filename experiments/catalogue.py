@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from engine.hf_config import read_hf_config
+from engine.memory_budget import GIB
 from engine.model_shape import ModelConfigError, ModelShape
 from experiments.errors import UserError
 from sim.gpu_spec import GpuSpec
@@ -17,7 +19,6 @@ from sim.gpu_spec import GpuSpec
 _HERE = Path(__file__).parent
 _MODELS = _HERE / "models"
 _GPUS = _HERE / "gpus.yaml"
-_GIB = 1 << 30
 _MOST = 1_000_000
 _MOST_LAYERS = 10_000
 
@@ -100,7 +101,7 @@ def _shape(config: dict[str, Any], name: str) -> ModelShape:
         if isinstance(layers, int) and layers > _MOST_LAYERS:
             raise UserError(f"{name}: num_hidden_layers: expected at most {_MOST_LAYERS}, got {layers}")
     try:
-        return ModelShape.from_hf_config(config, name)
+        return read_hf_config(config, name)
     except ModelConfigError as error:
         raise UserError(str(error)) from None
     except (AttributeError, OverflowError, TypeError, ValueError) as error:
@@ -109,7 +110,7 @@ def _shape(config: dict[str, Any], name: str) -> ModelShape:
 
 def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
     rates = ("memory_gb_per_s", "bf16_tflops", "fp8_tflops", "nvlink_gb_per_s", "pcie_gb_per_s")
-    numbers = ("memory_gib", *rates, "num_sms")
+    numbers = ("memory_gib", *rates)
     may_be_0 = ("fp8_tflops", "nvlink_gb_per_s")
     if not isinstance(fields, dict):
         raise UserError(f"{source}: GPU {name}: expected fields, found {fields!r}")
@@ -124,14 +125,13 @@ def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
             raise UserError(f"{source}: GPU {name}: {field} must be a number of {least}, up to {_MOST}, not {value!r}")
     return GpuSpec(
         name=name,
-        memory_bytes=round(fields["memory_gib"] * _GIB),
+        memory_bytes=round(fields["memory_gib"] * GIB),
         memory_is_measured=bool(fields.get("memory_is_measured", False)),
         memory_bytes_per_s=fields["memory_gb_per_s"] * 1e9,
         bf16_flops_per_s=fields["bf16_tflops"] * 1e12,
         fp8_flops_per_s=fields["fp8_tflops"] * 1e12,
         nvlink_bytes_per_s=fields["nvlink_gb_per_s"] * 1e9,
         pcie_bytes_per_s=fields["pcie_gb_per_s"] * 1e9,
-        num_sms=int(fields["num_sms"]),
         source=str(fields.get("source", source)),
         notes=str(fields.get("notes", "")),
     )

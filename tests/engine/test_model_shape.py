@@ -2,8 +2,9 @@
 
 import pytest
 
+from engine.hf_config import read_hf_config
 from engine.layer_spec import LayerSpec
-from engine.model_shape import ModelConfigError, ModelShape, pipeline_layers
+from engine.model_shape import ModelConfigError, pipeline_layers
 from experiments.catalogue import load_model
 
 PUBLISHED_PARAMETERS = {
@@ -34,7 +35,7 @@ LLAMA = {
 
 
 def read(**fields):
-    return ModelShape.from_hf_config({**LLAMA, **fields}, "test")
+    return read_hf_config({**LLAMA, **fields}, "test")
 
 
 def kinds(shape):
@@ -69,7 +70,7 @@ def test_kv_heads_fall_back_to_query_heads():
 
 def test_nested_text_config_and_both_names_of_the_dtype():
     nested = {"model_type": "outer", "text_config": {**LLAMA, "dtype": "float16"}}
-    assert ModelShape.from_hf_config(nested, "test").dtype == "float16"
+    assert read_hf_config(nested, "test").dtype == "float16"
     assert read(torch_dtype="float16").dtype == "float16"
 
 
