@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.cache_planning import CacheGroup, CacheLayer, SizingError, plan_groups
-
-GIB = 1 << 30
+from engine.memory_budget import GIB
 
 _SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from engine.memory_budget import GIB
 from experiments.catalogue import gpu_names, load_gpu
 
 EPILOGUE = """\
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     for name in gpu_names():
         gpu = load_gpu(name)
         print(
-            f"{name:<18} {gpu.memory_bytes / 2**30:>7.2f} {gpu.memory_bytes_per_s / 1e9:>6.0f} "
+            f"{name:<18} {gpu.memory_bytes / GIB:>7.2f} {gpu.memory_bytes_per_s / 1e9:>6.0f} "
             f"{gpu.bf16_flops_per_s / 1e12:>13.0f} {gpu.fp8_flops_per_s / 1e12:>7.0f} "
             f"{gpu.nvlink_bytes_per_s / 1e9:>12.0f}  {gpu.source}"
         )

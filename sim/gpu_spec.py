@@ -22,6 +22,5 @@ class GpuSpec:
     fp8_flops_per_s: float
     nvlink_bytes_per_s: float
     pcie_bytes_per_s: float
-    num_sms: int
     source: str
     notes: str = ""

@@ -68,7 +68,6 @@ def test_a_gpu_of_ones_own(tmp_path):
         "fp8_tflops": 0,
         "nvlink_gb_per_s": 0,
         "pcie_gb_per_s": 16,
-        "num_sms": 8,
     }
     path.write_text("mine:\n" + "".join(f"  {key}: {value}\n" for key, value in fields.items()))
     assert load_gpu(str(path)).memory_bytes == 10 << 30
