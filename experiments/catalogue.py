@@ -8,12 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from engine.hf_config import read_hf_config
 from engine.memory_budget import GIB
 from engine.model_shape import ModelConfigError, ModelShape
 from experiments.errors import UserError
+from experiments.yaml_files import read_yaml
 from sim.gpu_spec import GpuSpec
 
 _HERE = Path(__file__).parent
@@ -48,7 +47,7 @@ def load_model(name_or_path: str) -> ModelShape:
 
 def gpu_names() -> list[str]:
     """Names of the catalogue's GPUs, in the file's order."""
-    return list(_read_yaml(_GPUS))
+    return list(_read_gpus(_GPUS))
 
 
 def load_gpu(name_or_path: str) -> GpuSpec:
@@ -58,12 +57,12 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     """
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
-        gpus = _read_yaml(path)
+        gpus = _read_gpus(path)
         if len(gpus) != 1:
             raise UserError(f"{path}: expected one GPU, found {len(gpus)}")
         name, fields = next(iter(gpus.items()))
         return _gpu(str(name), fields, str(path))
-    gpus = _read_yaml(_GPUS)
+    gpus = _read_gpus(_GPUS)
     wanted = _plain(name_or_path)
     exact = [name for name in gpus if wanted in (_plain(name), _plain(name.rsplit("-", 1)[0]))]
     matches = exact or [name for name in gpus if wanted in _beginnings(name)]
@@ -149,13 +148,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+def _read_gpus(path: Path) -> dict[str, Any]:
+    data = read_yaml(path)
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected GPUs by name")
     return data

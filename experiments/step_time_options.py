@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
-
-import yaml
 
 from experiments.errors import UserError
 from experiments.sizing_options import SizingInputs
+from experiments.yaml_files import read_yaml
 from sim.linear import LinearStepTime
 from sim.roofline import RooflineStepTime
 from sim.step_time import StepTimeModel
@@ -40,19 +40,15 @@ def step_time_model(name: str, inputs: SizingInputs) -> StepTimeModel:
             kv_cache_dtype=inputs.kv_cache_dtype,
             tensor_parallel_size=inputs.tensor_parallel_size,
         )
-    return load_step_time(_LINEAR_EXAMPLE if name == "linear" else Path(name))
+    path = _LINEAR_EXAMPLE if name == "linear" else Path(name)
+    if not os.path.isfile(path):
+        raise UserError(f"--step-time: expected roofline, zero, linear or a YAML file, got {name!r}")
+    return load_step_time(path)
 
 
 def load_step_time(path: Path) -> StepTimeModel:
     """A linear step-time model from a YAML file. UserError names the file and what is wrong."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"--step-time: expected roofline, zero, linear or a YAML file; {path}: {error.strerror}"
-        ) from None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    data = read_yaml(path)
     if not isinstance(data, dict) or data.get("model") != "linear":
         raise UserError(f"{path}: model: expected linear, and its coefficients beside it")
     coefficients = {key: value for key, value in data.items() if key != "model"}
