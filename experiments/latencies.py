@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from experiments.multiset import Multiset
 from sim.recording import Recorder
+from workloads.time_units import MILLISECOND_NS
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-MILLISECOND_NS = 1_000_000
 SERVED = ("stop", "length")
 """Why a request ended that was served."""
 

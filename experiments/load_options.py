@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
-from workloads.arrivals import SECOND_NS
 from workloads.json_rows import LAST_NS
 from workloads.load_shaping import first_requests, scale_rate, set_request_rate
 from workloads.request_record import RequestRecord
+from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
 
 _RATE = Number(1e-9, 1e9)

@@ -31,9 +31,10 @@ from experiments.sizing_options import SizingResult, add_sizing_arguments, resol
 from experiments.step_time_options import add_step_time_arguments, step_time_model
 from experiments.trace_options import add_trace_arguments, open_trace
 from experiments.verdicts import verdicts
-from sim.recording import SECOND_NS, Recorder
+from sim.recording import Recorder
 from sim.serving import ServerSimulation
 from sim.step_time import StepTimeModel
+from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B"

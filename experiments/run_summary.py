@@ -12,7 +12,8 @@ from engine.config import VLLM_VERSION, EngineConfig
 from engine.sizing import CachePlan
 from experiments.latencies import Latencies, as_array, served_rows
 from experiments.output_options import OutputSettings
-from sim.recording import NEVER, SECOND_NS, Recorder
+from sim.recording import NEVER, Recorder
+from workloads.time_units import SECOND_NS
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from engine.config import VLLM_VERSION
 from experiments.infinite_cache import InfiniteCache
 from experiments.multiset import Multiset
 from workloads.request_record import RequestRecord
+from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
-
-SECOND_NS = 1_000_000_000
 
 
 def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from experiments.errors import UserError
 from experiments.load_options import BURSTINESS
 from experiments.parser import Number, Whole
-from workloads.arrivals import SECOND_NS
 from workloads.distributions import Constant, Distribution, LogNormal
 from workloads.generator import SyntheticWorkload, SystemPrompts
 from workloads.json_rows import LAST_NS
 from workloads.native import write_workload
+from workloads.time_units import SECOND_NS
 
 _LENGTH = Whole(1, 10_000_000)
 _MOST_SYSTEM_TOKENS = 10_000_000

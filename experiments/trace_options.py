@@ -8,7 +8,7 @@ from typing import Any
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
 from workloads.formats import FORMATS, open_workload
-from workloads.mooncake import SECOND_NS
+from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
 
 _KEYS = ("timestamp", "input-length", "output-length", "hash-ids")

@@ -12,8 +12,9 @@ from engine.config import EngineConfig
 from experiments.infinite_cache import InfiniteCache
 from experiments.latencies import as_array
 from experiments.load_options import Load
-from sim.recording import NEVER, SECOND_NS, Recorder
+from sim.recording import NEVER, Recorder
 from workloads.request_record import RequestRecord
+from workloads.time_units import SECOND_NS
 
 _ADVICE = {"LoRA is not enabled": " (--enable-lora)"}
 """What helps against a reason to reject."""

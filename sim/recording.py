@@ -11,8 +11,7 @@ from engine.executor import Step
 from engine.request import FinishReason, Request
 from engine.scheduler import Scheduler
 from workloads.request_record import RequestRecord
-
-SECOND_NS = 1_000_000_000
+from workloads.time_units import SECOND_NS
 
 NEVER = -1
 """A time that did not come."""

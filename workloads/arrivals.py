@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-SECOND_NS = 1_000_000_000
+from workloads.time_units import SECOND_NS
 
 
 def check_rate(request_rate: float, burstiness: float) -> None:

@@ -19,6 +19,7 @@ from workloads.json_rows import LAST_NS, shown
 from workloads.reader import Reader
 from workloads.request_record import RequestRecord
 from workloads.text_lines import text_lines
+from workloads.time_units import SECOND_NS
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _TIMESTAMP = re.compile(
@@ -90,12 +91,12 @@ class _TimestampParser:
             except ValueError:
                 raise self._error(text, source) from None
             self._second_text = second_text
-            self._second_ns = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**9
+            self._second_ns = (since_epoch.days * 86_400 + since_epoch.seconds) * SECOND_NS
         time_ns = self._second_ns
         if fraction is not None:
             time_ns += int(fraction) * 10 ** (9 - len(fraction))
         if sign is not None:
-            zone_ns = (int(zone_hours) * 60 + int(zone_minutes)) * 60 * 10**9
+            zone_ns = (int(zone_hours) * 60 + int(zone_minutes)) * 60 * SECOND_NS
             time_ns += zone_ns if sign == "-" else -zone_ns
         if not 0 <= time_ns <= LAST_NS:
             raise self._error(text, source)

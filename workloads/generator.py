@@ -11,6 +11,7 @@ import numpy as np
 from workloads.arrivals import arrivals_ns, check_rate
 from workloads.distributions import Constant, Distribution
 from workloads.request_record import RequestRecord
+from workloads.time_units import MILLISECOND_NS
 
 _ONE, _NONE = Constant(1), Constant(0)
 _STARTS, _SYSTEM_PROMPT, _CONVERSATION = range(3)
@@ -88,7 +89,7 @@ class SyntheticWorkload:
         tokens = system_prompts[self._choose_system_prompt(rng)] if system_prompts else []
         arrival_ns = start_ns
         for turn in range(num_turns):
-            think_time_ns = self.think_time_ms.draw(rng) * 1_000_000 if turn else None
+            think_time_ns = self.think_time_ms.draw(rng) * MILLISECOND_NS if turn else None
             arrival_ns += think_time_ns or 0
             prompt = tokens + self._random_tokens(rng, self.user_tokens.draw(rng))
             output = self._random_tokens(rng, self.output_tokens.draw(rng))

@@ -18,10 +18,9 @@ from typing import Any, ClassVar
 from workloads.json_rows import JsonRow, json_rows, shown
 from workloads.reader import Reader
 from workloads.request_record import RequestRecord
+from workloads.time_units import MILLISECOND_NS, SECOND_NS
 
 MOONCAKE_HASH_BLOCK_TOKENS = 512
-MILLISECOND_NS = 1_000_000
-SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,4 @@
+"""Units of time in nanoseconds."""
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
