@@ -12,13 +12,23 @@ from engine.request import Request
 
 
 class WaitingQueue(Protocol):
-    """What the scheduler asks of a queue. ``put_back`` returns requests to where the policy wants them."""
+    """What the scheduler asks of a queue. The head is the request that is to be admitted next."""
 
-    def append(self, request: Request) -> None: ...
-    def put_back(self, request: Request) -> None: ...
-    def peek(self) -> Request: ...
-    def pop(self) -> Request: ...
-    def remove(self, request: Request) -> None: ...
+    def append(self, request: Request) -> None:
+        """Let a request wait that has just arrived."""
+
+    def put_back(self, request: Request) -> None:
+        """Let a request wait again that was preempted, or taken off the head and not admitted."""
+
+    def peek(self) -> Request:
+        """The head. IndexError when nothing waits."""
+
+    def pop(self) -> Request:
+        """Take the head off. IndexError when nothing waits."""
+
+    def remove(self, request: Request) -> None:
+        """Take a request off, wherever it stands."""
+
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Request]: ...
 

@@ -51,8 +51,7 @@ class InfiniteCache:
         return hits, hits
 
     def _add_hash_ids(self, record: RequestRecord) -> tuple[int, int]:
-        """An id names a prefix, so all requests cut the same blocks from it: one number per id tells which
-        are seen.
+        """An id names a prefix, so all requests cut the same blocks from it: one number per id tells which are seen.
 
         A block belongs to the id that holds its last token. (With images, ids are looked at block by block.)
         """

@@ -43,10 +43,10 @@ def step_time_model(name: str, inputs: SizingInputs) -> StepTimeModel:
     path = _LINEAR_EXAMPLE if name == "linear" else Path(name)
     if not os.path.isfile(path):
         raise UserError(f"--step-time: expected roofline, zero, linear or a YAML file, got {name!r}")
-    return load_step_time(path)
+    return _load_linear(path)
 
 
-def load_step_time(path: Path) -> StepTimeModel:
+def _load_linear(path: Path) -> StepTimeModel:
     """A linear step-time model from a YAML file. UserError names the file and what is wrong."""
     data = read_yaml(path)
     if not isinstance(data, dict) or data.get("model") != "linear":

@@ -1,8 +1,7 @@
 """The CSV files of the Azure LLM inference traces of 2023 and 2024: lengths and wall-clock times only.
 
 ``TIMESTAMP,ContextTokens,GeneratedTokens`` with rows like ``2023-11-16 18:17:03.9799600,4808,10``; 2024 has
-a zone,
-``+00:00``, behind the time. Source: https://github.com/Azure/AzurePublicDataset.
+a zone, ``+00:00``, behind the time. Source: https://github.com/Azure/AzurePublicDataset.
 """
 
 from __future__ import annotations

@@ -20,10 +20,9 @@ _STARTS, _SYSTEM_PROMPT, _CONVERSATION = range(3)
 
 @dataclass(frozen=True, kw_only=True)
 class SystemPrompts:
-    """``number`` shared system prompts; prompt ``k`` (from 0) is chosen with weight ``1 / (k + 1) **
-    zipf_exponent``.
+    """``number`` shared system prompts of different popularity.
 
-    Exponent 0 makes all equally popular.
+    Prompt ``k`` (from 0) is chosen with weight ``1 / (k + 1) ** zipf_exponent``: 0 makes all equally popular.
     """
 
     number: int
@@ -36,8 +35,7 @@ class SyntheticWorkload:
     """Describes a workload and yields its requests, in order of arrival, as often as it is iterated.
 
     Conversations start as a gamma process (`workloads.arrivals`). Each has a system prompt, if there are
-    any, and
-    ``turns`` turns. The prompt of a turn is the previous turn's prompt, its output and new user tokens, so
+    any, and ``turns`` turns. The prompt of a turn is the previous turn's prompt, its output and new user tokens, so
     a prefix cache can hit all but the last of them. A later turn has ``think_time_ns``; its ``arrival_ns``
     is nominal, as if every answer took no time. The last conversation is cut short at ``num_requests``.
 

@@ -43,8 +43,7 @@ def set_request_rate(
     burstiness: float = 1.0,
     seed: int = 0,
 ) -> Iterator[RequestRecord]:
-    """The first ``num_requests`` records with new arrival times, drawn at ``request_rate`` requests per
-    second.
+    """The first ``num_requests`` records with new arrival times, drawn at ``request_rate`` requests per second.
 
     As in ``vllm bench serve``: gaps are gamma with shape ``burstiness``, and are then stretched so that the
     last request arrives at exactly ``num_requests / request_rate`` seconds. An infinite rate lets all

@@ -16,8 +16,7 @@ from workloads.request_record import RequestRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """The requests of one file, in order of arrival; requests that arrive together keep the order of the
-    file.
+    """The requests of one file, in order of arrival; requests that arrive together keep the order of the file.
 
     Iterating reads the file again, each time from its start. Of a file whose rows are sorted one record is
     held at a time; else as many as lie between a row's place in the file and its place in time.
