@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from dataclasses import fields
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def check_free(folder: Path) -> None:
     """UserError if ``folder`` is already there, or cannot be made: nothing is overwritten, and no run is in vain."""
     try:
         if os.path.lexists(folder):
-            raise UserError(f"--out {folder}: already exists; name a new folder")
+            raise _taken(folder)
         if not folder.parent.is_dir():
             raise UserError(f"--out {folder}: {folder.parent} is not a folder")
         os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name}.partial", dir=folder.parent))
@@ -34,9 +35,14 @@ def check_free(folder: Path) -> None:
 def write_run_folder(
     folder: Path, recorder: Recorder, config: dict[str, Any], summary: dict[str, Any], machine: dict[str, Any]
 ) -> None:
-    """Write the run under a temporary name, then rename, so that a killed run leaves nothing half-written."""
+    """Write the run under a temporary name, then rename, so that a killed run leaves nothing half-written.
+
+    Of several runs into one folder the first to end has it.
+    """
+    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
     try:
-        partial = _start(folder)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
         try:
             (partial / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
             _write_json(partial / "summary.json", summary)
@@ -48,15 +54,13 @@ def write_run_folder(
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except OSError as error:
-        raise _cannot(folder, error) from None
+        raise (_taken(folder) if os.path.lexists(folder) else _cannot(folder, error)) from None
+    for left in folder.parent.glob(f".{escape(folder.name)}.partial-*"):  # by killed runs, or by others too late
+        shutil.rmtree(left, ignore_errors=True)
 
 
-def _start(folder: Path) -> Path:
-    """An empty folder beside ``folder``, in place of what a killed run may have left there."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    return partial
+def _taken(folder: Path) -> UserError:
+    return UserError(f"--out {folder}: already exists; name a new folder")
 
 
 def _cannot(folder: Path, error: OSError) -> UserError:

@@ -66,7 +66,7 @@ def write_workload(path: str | os.PathLike[str], records: Iterable[RequestRecord
     Raises `WorkloadError`, naming the record, when a record could not be read back.
     """
     target = Path(path)
-    partial = target.with_name(target.name + ".partial")
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     header = {"kvtwin_workload": VERSION} | ({"description": description} if description else {})
     count = 0
     try:

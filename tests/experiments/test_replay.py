@@ -7,6 +7,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+from experiments import run_folder
 from experiments.run_text import WIDTH
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
 
@@ -354,11 +355,30 @@ def test_nothing_is_overwritten_and_nothing_tried_in_vain(kvtwin, mooncake, tmp_
 
 
 def test_what_a_killed_run_left_does_not_matter(kvtwin, mooncake, tmp_path):
-    (tmp_path / ".run.partial").mkdir()
-    (tmp_path / ".run.partial" / "junk").write_text("")
+    (tmp_path / ".run.partial-1").mkdir()
+    (tmp_path / ".run.partial-1" / "junk").write_text("")
     assert kvtwin("replay", mooncake(), *SMALL_SERVER, "--out", tmp_path / "run").code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "trace.jsonl"]
     assert "junk" not in [path.name for path in (tmp_path / "run").iterdir()]
+
+
+def test_two_runs_into_one_folder_do_not_mix(kvtwin, script, mooncake, tmp_path, monkeypatch):
+    """Both start while the name is free; the one that is done first has it, whole."""
+    trace, folder, codes = mooncake(), tmp_path / "run", []
+    write_table = run_folder._write_table
+
+    def overtaken(path, columns):
+        if not codes:
+            other = script("replay", trace, *SMALL_SERVER, "--num-prompts", "5", "--out", folder)
+            codes.append((other.communicate(), other.returncode)[1])
+        write_table(path, columns)
+
+    monkeypatch.setattr(run_folder, "_write_table", overtaken)
+    kvtwin("replay", trace, *SMALL_SERVER, "--out", folder).complains("run: already exists")
+    assert codes == [0]
+    assert json.loads((folder / "summary.json").read_text())["num_prompts"] == 5
+    assert len(pyarrow.parquet.read_table(folder / "requests.parquet")) == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "trace.jsonl"]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
