@@ -126,8 +126,8 @@ class Recorder:
         if not record.knows_prefix:
             self.num_requests_unknown_prefix += 1
 
-    def schedule(self, step: Step, scheduled_ns: int, start_ns: int, end_ns: int) -> None:
-        """A step was scheduled and will run from ``start_ns`` to ``end_ns``."""
+    def schedule(self, step: Step, scheduled_ns: int) -> None:
+        """A step was scheduled."""
         hit_tokens = 0
         for admission in step.admitted:
             row = self._open[admission.request]
@@ -139,8 +139,6 @@ class Recorder:
             hit_tokens += admission.num_hit_tokens
         columns = self.steps
         columns.scheduled_ns.append(scheduled_ns)
-        columns.start_ns.append(start_ns)
-        columns.end_ns.append(end_ns)
         columns.sequences.append(len(step.requests))
         columns.tokens.append(step.total_tokens)
         columns.admitted.append(len(step.admitted))
@@ -149,6 +147,11 @@ class Recorder:
         columns.running.append(len(self.scheduler.running))
         columns.waiting.append(len(self.scheduler.waiting))
         columns.free_blocks.append(self.scheduler.kv_cache.pool.num_free_blocks)
+
+    def run(self, start_ns: int, end_ns: int) -> None:
+        """The oldest scheduled step of which this was not told yet ran from ``start_ns`` to ``end_ns``."""
+        self.steps.start_ns.append(start_ns)
+        self.steps.end_ns.append(end_ns)
 
     def process(self, step: Step, tokens: Sequence[Sequence[int]], now_ns: int) -> None:
         """The output of a step was delivered at ``now_ns``."""
@@ -202,4 +205,6 @@ class Recorder:
     def close(self, now_ns: int, unfinished: Sequence[Request]) -> None:
         """Nothing can happen any more."""
         self.end_ns = now_ns
+        while len(self.steps.start_ns) < len(self.steps.scheduled_ns):  # a hanging server leaves one, without requests
+            self.run(now_ns, now_ns)
         self.unfinished = [request.request_id for request in unfinished]

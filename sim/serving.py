@@ -14,7 +14,7 @@ import simpy
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.executor import Step
+from engine.executor import Step, StepResult
 from engine.invariants import InvariantChecker
 from engine.request import Request
 from engine.scheduler import Scheduler
@@ -71,8 +71,9 @@ class ServerSimulation:
         self._num_done = 0
         self._session_of: dict[Request, str] = {}
         self._tickets: deque[tuple[PredictedStep, int]] = deque()
-        """Of each step in flight, in order: the executor's ticket, and when the step ends."""
+        """Of each step in flight, in order: the executor's ticket, and when the step was submitted."""
         self._device_free_ns = 0
+        """When the latest step whose duration is known ends."""
         self._steps_without_output = 0
         self._idle: simpy.Event | None = None
 
@@ -142,10 +143,11 @@ class ServerSimulation:
                 self._submit(step)
                 moved = self._collect_ended() or bool(step.requests or step.preempted or step.finished)
             if core.must_collect():
-                # The past, if the loop was idle behind a step without requests.
-                yield clock.after_arrivals(max(self._tickets[0][1], clock.now_ns))
+                result = self._collect_oldest()
+                # The end is past if the loop was idle behind a step without requests.
+                yield clock.after_arrivals(max(self._device_free_ns, clock.now_ns))
                 moved |= bool(core.in_flight[0].requests)
-                self._process_oldest()
+                self._process_oldest(result)
             if not moved and not any(step.requests for step in core.in_flight):
                 # Only an arrival can change anything: the next step would be as empty as this one.
                 self._idle = clock.environment.event()
@@ -153,19 +155,21 @@ class ServerSimulation:
                 yield clock.after_arrivals(clock.now_ns)
 
     def _submit(self, step: Step) -> None:
-        """Start a step when the device is free: the one place where time is spent."""
-        now_ns = self._clock.now_ns
         if self._checker:
             self._checker.check_step(step)
-        ticket = self._executor.submit(step)
-        start_ns = max(self._device_free_ns, now_ns)
-        self._device_free_ns = start_ns + ticket.duration_ns
-        self._tickets.append((ticket, self._device_free_ns))
-        self.recorder.schedule(step, now_ns, start_ns, self._device_free_ns)
+        self._tickets.append((self._executor.submit(step), self._clock.now_ns))
+        self.recorder.schedule(step, self._clock.now_ns)
 
-    def _process_oldest(self) -> None:
-        ticket, _ = self._tickets.popleft()
+    def _collect_oldest(self) -> StepResult:
+        """The result of the oldest step in flight, which ran as soon as the device was free: all time is spent here."""
+        ticket, submitted_ns = self._tickets.popleft()
         result = self._executor.collect(ticket)
+        start_ns = max(self._device_free_ns, submitted_ns)
+        self._device_free_ns = start_ns + result.duration_ns
+        self.recorder.run(start_ns, self._device_free_ns)
+        return result
+
+    def _process_oldest(self, result: StepResult) -> None:
         step = self._core.process(result.tokens)
         self._steps_without_output = 0 if any(result.tokens) else self._steps_without_output + 1
         self.recorder.process(step, result.tokens, self._clock.now_ns)
