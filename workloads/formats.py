@@ -11,6 +11,7 @@ from typing import Any
 
 from workloads.azure import AzureReader
 from workloads.errors import WorkloadError
+from workloads.json_rows import json_rows
 from workloads.llmservingsim import LLMServingSimReader
 from workloads.mooncake import MooncakeReader
 from workloads.native import NativeReader
@@ -60,6 +61,8 @@ def open_workload(path: str | os.PathLike[str], format_name: str | None = None, 
     for name, reader in readers.items():
         if reader.recognises(first_lines):
             return Workload.of(path, _reader(name, reader_options, str(path)))
+    if first_lines[0].startswith("{"):
+        next(json_rows(path))  # says what is wrong, and in which line, where it is not JSON
     raise WorkloadError(str(path), _unknown(first_lines[0], readers))
 
 

@@ -55,6 +55,11 @@ def test_settings_belong_to_a_format(write):
     assert message_of(path, hash_block_tokens=16) == f"{path}: format azure has no setting 'hash_block_tokens'"
 
 
+def test_a_first_line_of_broken_json_is_called_that(write):
+    for line in ('{"timestamp": 0, "input_length"', "{'timestamp': 0}", MOONCAKE + "]"):
+        assert message_of(write("", line, MOONCAKE)).startswith(f"{write('', line)}:2: malformed JSON: ")
+
+
 def test_unknown_files_are_told_what_is_nearest(write):
     path = write('{"timestamp": 0, "input_length": 5}')
     assert message_of(path) == (
