@@ -47,7 +47,7 @@ examples:
   kvtwin replay trace.csv --num-gpu-blocks-override 40000 --block-size 32 --out first-run
   kvtwin replay trace.jsonl --max-concurrency 8 --step-time zero --json
 
-Exit code: 0; 1 when no request completed; 2 for a mistake in the input.
+Exit code: 0; 1 when no request completed, or some never could; 2 for a mistake in the input.
 """
 
 
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay a trace. Exit code 1 when nothing was completed."""
+    """Replay a trace. Exit code 1 when nothing was completed, or the server hung."""
     output = output_settings(args)
     if args.out:
         check_free(args.out)
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         lines = _heading(args, sizing, step_time, workload, summary)
         lines += ["", *bench_lines(summary, output), *cache_lines(summary)]
         print("\n".join([*lines, *(f"* {verdict}" for verdict in summary["verdicts"])]))
-    return 0 if summary["completed"] else 1
+    return 0 if summary["completed"] and not summary["unfinished"] else 1
 
 
 def simulate(

@@ -236,6 +236,16 @@ def test_strict_vllm_hangs_and_kvtwin_says_so(kvtwin, mooncake):
     assert "Unfinished requests:                     2\n" in outcome.out
 
 
+def test_a_server_that_hangs_after_some_requests_is_no_success(kvtwin, native):
+    options = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096", "--max-num-scheduled-tokens", "500"]
+    trace = native({}, {"prompt_tokens": 600}, {})
+    assert kvtwin("replay", trace, *SMALL_SERVER, *options).code == 0  # one is rejected, the others are served
+    outcome = kvtwin("replay", trace, *SMALL_SERVER, *options, "--vllm-strict")
+    assert outcome.code == 1
+    assert "Successful requests:                     1\n" in outcome.out
+    assert "* no progress: 2 requests were left" in outcome.out
+
+
 def test_a_run_that_completes_nothing_is_no_success(kvtwin, native):
     outcome = kvtwin("replay", native({"output_tokens": 0}, {"prompt_tokens": 5000}), *SMALL_SERVER)
     assert outcome.code == 1
