@@ -12,7 +12,7 @@ from experiments.multiset import Multiset
 from experiments.parser import CommandParser
 from experiments.trace_facts import inspect_workload
 from experiments.trace_inspect import add_arguments, run
-from workloads import ImageSpan, RequestRecord, WorkloadError, open_workload, write_workload
+from workloads import FORMATS, ImageSpan, RequestRecord, WorkloadError, open_workload, write_workload
 
 
 @pytest.fixture
@@ -229,9 +229,7 @@ def test_errors_are_one_line(tmp_path):
     (tmp_path / "w").write_text("hello")
     with pytest.raises(WorkloadError) as caught:
         inspect(tmp_path / "w")
-    assert str(caught.value) == (
-        f"{tmp_path / 'w'}: not a known workload format, expected one of kvtwin, mooncake, azure, llmservingsim"
-    )
+    assert str(caught.value) == (f"{tmp_path / 'w'}: not a known workload format, expected one of {', '.join(FORMATS)}")
     write_workload(tmp_path / "w", [prompt([1, 2])])
     with pytest.raises(UserError, match="--block-size: expected a whole number from 1"):
         inspect(tmp_path / "w", "--block-size", "0")
