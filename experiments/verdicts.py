@@ -31,7 +31,7 @@ def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, 
     found = [hits_verdict(summary, config, load), overload_verdict(recorder, load)]
     if recorder.unfinished:
         found.append(
-            f"no progress: {len(recorder.unfinished)} requests were left when nothing could move any more, first "
+            f"no progress: {summary['unfinished']} requests were left when nothing could move any more, first "
             f"{recorder.unfinished[0]}; vLLM would hang here (without --vllm-strict such requests are rejected)"
         )
     found += [

@@ -48,6 +48,15 @@ class Clients:
             self._send_ready()
             self._read_arrivals()
 
+    def unsent(self) -> Iterator[RequestRecord]:
+        """The records that were never sent, once nothing can happen any more."""
+        yield from self._ready
+        for session in self._sessions.values():
+            yield from session.later_turns
+        if self._next_record is not None:
+            yield self._next_record
+        yield from self._records
+
     def _read_arrivals(self, _event: object = None) -> None:
         """Take the records that are due, as long as they can be sent; come back when the next one is due."""
         now_ns = self._clock.now_ns

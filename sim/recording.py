@@ -108,6 +108,8 @@ class Recorder:
         """Output tokens delivered in each second since the start."""
         self.unfinished: list[str] = []
         """Ids of requests that were still live when nothing could move any more."""
+        self.num_unsent = 0
+        """Requests whose clients waited for these, so that they never reached the server."""
         self.end_ns = 0
         self.num_requests_unknown_prefix = 0
         self.peak_requests = 0
@@ -202,9 +204,10 @@ class Recorder:
         without_lora = request.lora is not None and self.scheduler.config.max_loras == 0
         return "LoRA is not enabled" if without_lora else "never fits"
 
-    def close(self, now_ns: int, unfinished: Sequence[Request]) -> None:
+    def close(self, now_ns: int, unfinished: Sequence[Request], num_unsent: int = 0) -> None:
         """Nothing can happen any more."""
         self.end_ns = now_ns
         while len(self.steps.start_ns) < len(self.steps.scheduled_ns):  # a hanging server leaves one, without requests
             self.run(now_ns, now_ns)
         self.unfinished = [request.request_id for request in unfinished]
+        self.num_unsent = num_unsent

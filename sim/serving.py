@@ -85,7 +85,7 @@ class ServerSimulation:
         self._clients.start(workload)
         self._clock.environment.process(self._engine_loop())
         self._clock.environment.run()
-        self.recorder.close(self._clock.now_ns, self._unfinished())
+        self.recorder.close(self._clock.now_ns, self._unfinished(), sum(1 for _ in self._clients.unsent()))
         return self.recorder
 
     # ---------------------------------------------------------------- requests come and go

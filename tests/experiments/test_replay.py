@@ -246,6 +246,19 @@ def test_a_server_that_hangs_after_some_requests_is_no_success(kvtwin, native):
     assert "* no progress: 2 requests were left" in outcome.out
 
 
+@pytest.mark.parametrize("options", [(), ("--max-concurrency", "1"), ("--max-concurrency", "1", "--rate-scale", "2")])
+def test_every_request_of_a_hung_run_is_counted_also_those_never_sent(kvtwin, native, options):
+    big = {"prompt_tokens": 600, "session": "s"}
+    trace = native({}, big, *[{"session": "s", "think_time_ns": 5}] * 3, {"output_tokens": 0}, {})
+    budget = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096", "--max-num-scheduled-tokens", "500"]
+    outcome = kvtwin("replay", trace, *SMALL_SERVER, *budget, *options, "--vllm-strict", "--json")
+    summary = json.loads(outcome.out)
+    refused = 0 if options else 1
+    counts = [summary[name] for name in ("completed", "rejected", "unfinished", "failed")]
+    assert counts == [1, refused, 6 - refused, 6]
+    assert summary["verdicts"][1].startswith(f"no progress: {6 - refused} requests were left")
+
+
 def test_a_run_that_completes_nothing_is_no_success(kvtwin, native):
     outcome = kvtwin("replay", native({"output_tokens": 0}, {"prompt_tokens": 5000}), *SMALL_SERVER)
     assert outcome.code == 1
