@@ -71,7 +71,7 @@ def _takes(reader_type: type[Reader], options: dict[str, Any]) -> bool:
 
 
 def _settings(reader_type: type[Reader]) -> set[str]:
-    return {field.name for field in fields(reader_type)}  # type: ignore[arg-type]
+    return {field.name for field in fields(reader_type)}
 
 
 def _reader(name: str, options: dict[str, Any], source: str = "") -> Reader:
