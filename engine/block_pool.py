@@ -6,7 +6,7 @@ Rules: spec section 1. Block ids are ints; all state is a few int arrays indexed
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 NULL_BLOCK = 0
 """Block 0 fills table positions that hold nothing. It is never allocated, freed, touched or cached."""
@@ -48,6 +48,8 @@ class BlockPool:
         self._next = array("q", (*range(1, num_blocks + 1), 1))
         self._previous = array("q", (num_blocks, num_blocks, *range(1, num_blocks)))
         self._block_of_key: dict[int, int] = {}
+        self.find: Callable[[int], int | None] = self._block_of_key.get
+        """The block that caches a key, the oldest of several; None if there is none."""
         # Ring of blocks with an equal key; a block alone points to itself.
         self._next_same = array("q", range(num_blocks))
         self._previous_same = array("q", range(num_blocks))
@@ -124,17 +126,6 @@ class BlockPool:
         self._insert_after(self.num_blocks, without_key)
         self._insert_after(self._previous[self.num_blocks], with_key)
         self.num_free_blocks += len(without_key) + len(with_key)
-
-    def lookup(self, keys: Sequence[int], limit: int) -> list[int]:
-        """Blocks that cache the leading ``keys``, at most ``limit``, up to the first miss. Changes nothing."""
-        block_of_key = self._block_of_key
-        block_ids = []
-        for index in range(min(limit, len(keys))):
-            block = block_of_key.get(keys[index])
-            if block is None:
-                break
-            block_ids.append(block)
-        return block_ids
 
     def blocks_with_key(self, key: int) -> list[int]:
         """All blocks that cache ``key``, oldest registration first."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from engine.block_hashes import HASH_ALGORITHMS
+from engine.cache_group_spec import CacheGroupSpec
 
 VLLM_VERSION = "0.33.0"
 """The vLLM release whose decisions the engine reproduces."""
@@ -23,6 +25,10 @@ class EngineConfig:
 
     num_blocks: int
     block_size: int = 16
+    cache_groups: tuple[CacheGroupSpec, ...] = ()
+    """Empty: one group of full attention with ``block_size``."""
+    prefix_cache_retention_interval: int | None = 0
+    """Which tails of window groups are kept: None all, 0 those that resend a prompt, m also one every m tokens."""
     max_model_len: int = 8192
     max_num_seqs: int = 128
     max_num_active_seqs: int | None = None
@@ -57,6 +63,16 @@ class EngineConfig:
         _at_least("max_loras", self.max_loras, 0)
         _one_of("prefix_caching_hash_algo", self.prefix_caching_hash_algo, HASH_ALGORITHMS)
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
+        for spec in self.cache_groups:
+            if (
+                spec.kind == "full_attention"
+                and self.enable_prefix_caching
+                and spec.block_size > self.hash_block_tokens
+            ):
+                raise ValueError(
+                    f"cache_groups: expected blocks of full attention as large as a hash covers "
+                    f"({self.hash_block_tokens} tokens), got {spec.block_size}: parts of blocks cannot be hit yet"
+                )
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark: expected 0 <= watermark < 1, got {self.watermark}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -79,6 +95,22 @@ class EngineConfig:
                 f"max_num_batched_tokens: without chunked prefill expected at least max_model_len "
                 f"({self.max_model_len}), got {self.max_num_batched_tokens}"
             )
+
+    @property
+    def group_specs(self) -> tuple[CacheGroupSpec, ...]:
+        """The cache groups, never none."""
+        return self.cache_groups or (CacheGroupSpec("full_attention", self.block_size),)
+
+    @property
+    def alignment_tokens(self) -> int:
+        """Hits are multiples of this, and prefixes are cached up to one (spec section 10)."""
+        return math.lcm(*(spec.block_size for spec in self.group_specs))
+
+    @property
+    def hash_block_tokens(self) -> int:
+        """Tokens that one block hash covers (spec section 10)."""
+        combine = math.gcd if self.enable_prefix_caching else math.lcm
+        return combine(*(spec.block_size for spec in self.group_specs))
 
     @property
     def token_budget(self) -> int:

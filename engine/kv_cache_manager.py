@@ -5,13 +5,15 @@ Rules: spec sections 3 (lookup) and 4 (allocation).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.block_keys import KeySpace
-from engine.block_pool import BlockPool
-from engine.cache_groups import FullAttentionGroup
+from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from engine.cache_groups import GroupContext, make_group
 from engine.config import EngineConfig
 from engine.kv_events import KVEventLog
+from engine.prefix_lookup import PrefixLookup
 from engine.request import BlockTables, Request
 
 
@@ -29,14 +31,24 @@ class KVCacheManager:
     """Block tables of all requests over one pool.
 
     Invariants (checked by :mod:`engine.invariants`): a block's reference count is the number of tables that name
-    it; blocks 0 to ``num_registered_blocks`` of a table carry the key of their prefix, later ones none.
+    it; blocks 0 to ``num_registered_blocks`` of a table carry the key of their prefix (in groups that forget, some of
+    them none), later ones none.
     """
 
     def __init__(self, config: EngineConfig, keys: KeySpace) -> None:
         self._config = config
         self._keys = keys
         self.pool = BlockPool(config.num_blocks)
-        self.groups = [FullAttentionGroup(self.pool, config.block_size)]
+        self._alignment_tokens = config.alignment_tokens
+        context = GroupContext(
+            alignment_tokens=self._alignment_tokens,
+            max_model_len=config.max_model_len,
+            max_tokens_in_flight=config.max_num_batched_tokens * config.max_steps_in_flight,
+            retention_interval=config.prefix_cache_retention_interval,
+        )
+        self.groups = [make_group(spec, context) for spec in config.group_specs]
+        self._forgetful = [index for index, group in enumerate(self.groups) if group.forgets]
+        self._lookup = PrefixLookup(self.groups)
         self.phantom_blocks: set[int] = set()
         """Blocks with a key whose content was never computed."""
         self.events = KVEventLog(keys) if config.enable_kv_cache_events else None
@@ -52,19 +64,20 @@ class KVCacheManager:
         return sum(group.blocks_to_add(num_tokens, 0) for group in self.groups)
 
     def find_hit(self, request: Request) -> Hit:
-        """The longest cached prefix of ``request``, short of its last known token. Changes nothing."""
+        """The longest cached prefix of ``request``, short of its last known token.
+
+        Changes nothing but the request's junction, where a group could have served more than the others.
+        """
         if not self._config.enable_prefix_caching:
             return Hit([[] for _ in self.groups], 0)
-        max_hit_tokens = request.num_tokens - 1
         self._extend_keys(request, request.num_tokens)
-        tables, num_phantom_tokens = [], 0
-        for index, group in enumerate(self.groups):
-            blocks = group.find_hit(self.pool_keys(request, 0, len(request.block_keys), index), max_hit_tokens)
-            if self.phantom_blocks and not self.phantom_blocks.isdisjoint(blocks):
-                blocks, num_phantom_blocks = self._judge_phantoms(blocks)
-                num_phantom_tokens += num_phantom_blocks * group.block_size
-            tables.append(blocks)
-        num_tokens = min(len(table) * group.block_size for table, group in zip(tables, self.groups, strict=True))
+        keys = [self.pool_keys(request, 0, None, index) for index in range(len(self.groups))]
+        max_hit_tokens = request.num_tokens - 1
+        tables, num_tokens, longest = self._lookup.find(keys, max_hit_tokens, self.pool.find)
+        num_phantom_tokens = self._count_phantom_tokens(tables)
+        if num_phantom_tokens and not self._config.vllm_strict:
+            tables, num_tokens, longest = self._lookup.find(keys, max_hit_tokens, self._find_filled)
+        request.junction_tokens = longest if longest > num_tokens else 0
         return Hit(tables, num_tokens, num_phantom_tokens)
 
     def allocate_slots(
@@ -79,9 +92,11 @@ class KVCacheManager:
         """Give ``request`` slots for ``num_new_tokens`` more tokens; return the new blocks per group.
 
         ``hit`` is adopted when the request is admitted. ``num_reserved_blocks`` must stay free, and with
-        ``reserve_full_sequence`` all known tokens must fit now, though only the new ones get blocks. Returns None,
-        changing nothing, when blocks are missing.
+        ``reserve_full_sequence`` all known tokens must fit now, though only the new ones get blocks. Returns None when
+        blocks are missing; then nothing changes, but that blocks behind the request's windows are let go.
         """
+        if self._forgetful and hit is None:
+            self._forget(request)
         num_computed_tokens = hit.num_tokens if hit else request.num_computed_tokens
         num_scheduled_tokens = num_computed_tokens + num_new_tokens
         num_slots = min(num_scheduled_tokens, self._config.max_model_len)
@@ -94,7 +109,7 @@ class KVCacheManager:
                 num_available_blocks -= self._num_idle(hit.block_tables)
                 if reserve_full_sequence:
                     num_sequence_slots = min(request.num_tokens, self._config.max_model_len)
-                    if self._missing(num_sequence_slots, tables) > num_available_blocks:
+                    if self._missing_to_admit(num_sequence_slots, tables) > num_available_blocks:
                         return None
             if self._missing(num_slots, tables) > num_available_blocks:
                 return None
@@ -108,16 +123,24 @@ class KVCacheManager:
         """Make the full blocks among the first ``num_tokens`` tokens hit-able."""
         if not self._config.enable_prefix_caching:
             return
+        num_tokens -= num_tokens % self._alignment_tokens
         for index, group in enumerate(self.groups):
             start, end = request.num_registered_blocks[index], num_tokens // group.block_size
             if start >= end:
                 continue
-            self._extend_keys(request, end * group.block_size)
-            pool_keys = self.pool_keys(request, start, end, index)
-            self.pool.register(request.block_tables[index][start:end], pool_keys)
+            self._extend_keys(request, num_tokens)
+            kept: Sequence[int] = range(start, end)
+            blocks, keys = request.block_tables[index][start:end], self.pool_keys(request, start, end, index)
+            if group.forgets:
+                kept = self._kept(request, index, start, end)
+                blocks, keys = (
+                    [blocks[position - start] for position in kept],
+                    [keys[position - start] for position in kept],
+                )
+            self.pool.register(blocks, keys)
             request.num_registered_blocks[index] = end
             if self.events:
-                self.events.stored(request, group, index, start, end)
+                self.events.stored(request, group, index, range(start, end), kept)
 
     def free(self, request: Request) -> None:
         """Let go of all blocks of ``request``; the deepest of a prefix will be evicted first."""
@@ -132,7 +155,8 @@ class KVCacheManager:
         for table, registered, group in zip(
             request.block_tables, request.num_registered_blocks, self.groups, strict=True
         ):
-            self.phantom_blocks.update(table[request.num_computed_tokens // group.block_size : registered])
+            unfilled = table[request.num_computed_tokens // group.block_size : registered]
+            self.phantom_blocks.update(block for block in unfilled if self.pool.keys[block] != NO_KEY)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes if no request holds a block; return whether that was so."""
@@ -143,19 +167,55 @@ class KVCacheManager:
             self.events.cleared()
         return True
 
-    def pool_keys(self, request: Request, start: int, end: int, group_index: int) -> list[int]:
-        """Keys under which group ``group_index`` caches blocks ``start`` to ``end`` of ``request``."""
-        keys = request.block_keys
-        num_groups = len(self.groups)
+    def pool_keys(self, request: Request, start: int, end: int | None, group_index: int) -> list[int]:
+        """Keys under which a group caches blocks ``start`` to ``end`` of ``request`` (None: all that have keys).
+
+        The key of a block that several hashes cover is that of its last hash.
+        """
+        keys, num_groups = request.block_keys, len(self.groups)
+        hashes_per_block = self.groups[group_index].block_size // self._keys.block_size
+        if hashes_per_block > 1:
+            keys = keys[hashes_per_block - 1 :: hashes_per_block]
         if num_groups == 1:
-            return keys if start == 0 and end == len(keys) else keys[start:end]
-        return [keys[index] * num_groups + group_index for index in range(start, end)]
+            return keys if start == 0 and end is None else keys[start:end]
+        return [key * num_groups + group_index for key in keys[start:end]]
 
     def _missing(self, num_slots: int, tables: BlockTables) -> int:
         missing = 0
         for group, table in zip(self.groups, tables, strict=True):
             missing += group.blocks_to_add(num_slots, len(table))
         return missing
+
+    def _missing_to_admit(self, num_tokens: int, tables: BlockTables) -> int:
+        return sum(
+            group.blocks_to_admit(num_tokens, len(table)) for group, table in zip(self.groups, tables, strict=True)
+        )
+
+    def _forget(self, request: Request) -> None:
+        """Let go of blocks behind the windows; steps in flight still look at them (spec section 10)."""
+        num_processed_tokens = request.num_computed_tokens - request.num_tokens_in_flight
+        for index in self._forgetful:
+            table = request.block_tables[index]
+            dead = []
+            for position in range(self.groups[index].num_dead_blocks(num_processed_tokens) - 1, -1, -1):
+                if table[position] == NULL_BLOCK:
+                    break
+                dead.append(table[position])
+                table[position] = NULL_BLOCK
+            self.pool.free(dead)
+
+    def _kept(self, request: Request, group_index: int, start: int, end: int) -> list[int]:
+        """Positions from ``start`` to ``end`` whose blocks are given keys, in a group that forgets."""
+        unit = self._alignment_tokens
+        boundaries = [(request.num_prompt_tokens - 1) // unit * unit]
+        if request.junction_tokens:
+            boundaries.append(request.junction_tokens)
+        group, table = self.groups[group_index], request.block_tables[group_index]
+        return [
+            position
+            for position in range(start, end)
+            if table[position] != NULL_BLOCK and group.is_kept(position, boundaries)
+        ]
 
     def _num_idle(self, tables: BlockTables) -> int:
         """Blocks that leave the free queue when ``tables`` are adopted."""
@@ -183,20 +243,18 @@ class KVCacheManager:
         )
         return new_blocks
 
-    def _judge_phantoms(self, blocks: list[int]) -> tuple[list[int], int]:
-        """What may be served of hit ``blocks``, and how many of them vLLM would serve though nothing filled them."""
-        phantoms = self.phantom_blocks
-        num_phantoms = sum(1 for block in blocks if block in phantoms)
-        if self._config.vllm_strict:
-            return blocks, num_phantoms
-        served: list[int] = []
-        for block in blocks:
-            filled = (twin for twin in self.pool.blocks_with_key(self.pool.keys[block]) if twin not in phantoms)
-            replacement = next(filled, None)
-            if replacement is None:
-                break
-            served.append(replacement)
-        return served, num_phantoms
+    def _count_phantom_tokens(self, tables: BlockTables) -> int:
+        """Tokens in blocks of ``tables`` that nothing ever filled, of the group that has most of them."""
+        if not self.phantom_blocks:
+            return 0
+        return max(
+            group.block_size * sum(block in self.phantom_blocks for block in table)
+            for group, table in zip(self.groups, tables, strict=True)
+        )
+
+    def _find_filled(self, key: int) -> int | None:
+        """The oldest block with ``key`` that was filled."""
+        return next((block for block in self.pool.blocks_with_key(key) if block not in self.phantom_blocks), None)
 
     def _extend_keys(self, request: Request, num_tokens: int) -> None:
         num_blocks = num_tokens // self._keys.block_size

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.block_hashes import ExtraKeys
 from engine.block_keys import KeySpace
-from engine.cache_groups import FullAttentionGroup
+from engine.cache_groups import CacheGroup
 from engine.request import Request
 
 
@@ -21,7 +22,7 @@ class BlockStored:
     block_size: int
     lora_id: int | None
     lora_name: str | None
-    extra_keys: tuple[tuple[Any, ...] | None, ...]
+    extra_keys: tuple[tuple[Any, ...] | None, ...] | None
     group_idx: int
     kv_cache_spec_kind: str
     sliding_window: int | None = None
@@ -52,19 +53,25 @@ class KVEventLog:
         self._keys = keys
         self._events: list[KVEvent] = []
 
-    def stored(self, request: Request, group: FullAttentionGroup, group_index: int, start: int, end: int) -> None:
-        """Blocks ``start`` to ``end`` of ``request`` can be hit from now on."""
-        keys, lora = request.block_keys, request.lora
+    def stored(self, request: Request, group: CacheGroup, group_index: int, blocks: range, kept: Sequence[int]) -> None:
+        """Blocks ``kept``, of the newly full ``blocks`` of ``request``, can be hit from now on.
+
+        vLLM publishes the tokens of all newly full blocks, but hashes and extra keys only of those kept.
+        """
+        block_size, lora = group.block_size, request.lora
+        hashes_per_block = block_size // self._keys.block_size
+        keys = request.block_keys[hashes_per_block - 1 :: hashes_per_block]
         event = BlockStored(
-            block_hashes=tuple(self._published_hash(key) for key in keys[start:end]),
-            parent_block_hash=self._published_hash(keys[start - 1]) if start else None,
-            token_ids=tuple(request.content.token_ids(start * group.block_size, end * group.block_size)),
-            block_size=group.block_size,
+            block_hashes=tuple(self._published_hash(keys[position]) for position in kept),
+            parent_block_hash=self._published_hash(keys[blocks.start - 1]) if blocks.start else None,
+            token_ids=tuple(request.content.token_ids(blocks.start * block_size, blocks.stop * block_size)),
+            block_size=block_size,
             lora_id=lora.number if lora else None,
             lora_name=lora.name if lora else None,
-            extra_keys=tuple(_untagged(request.content.extra_keys(index)) for index in range(start, end)),
+            extra_keys=tuple(_untagged(request.content.extra_keys(position)) for position in kept) or None,
             group_idx=group_index,
             kv_cache_spec_kind=group.kind,
+            sliding_window=group.spec.window_tokens if group.kind == "sliding_window" else None,
         )
         self._events.append(event)
 

@@ -52,6 +52,7 @@ class Request:
         "finish_reason",
         "is_deferred",
         "is_prefill_chunk",
+        "junction_tokens",
         "lora",
         "max_tokens",
         "max_total_tokens",
@@ -64,6 +65,7 @@ class Request:
         "num_registered_blocks",
         "num_slots",
         "num_tokens",
+        "num_tokens_in_flight",
         "priority",
         "request_id",
         "status",
@@ -104,6 +106,8 @@ class Request:
         """Most tokens that were ever computed, so that recomputation can be counted."""
         self.num_placeholders = 0
         """Output tokens that scheduled steps will deliver (async scheduling)."""
+        self.num_tokens_in_flight = 0
+        """Tokens of scheduled steps whose output was not processed yet."""
         self.num_in_flight_samples = 0
         """Outputs still to be delivered, also those that a preemption made stale."""
         self.drop_samples = 0
@@ -114,6 +118,8 @@ class Request:
         """Whether admission passed over the request (LoRA limit, output in flight) and has not come back to it."""
         self.num_preemptions = 0
         self.block_keys: list[int] = []
+        self.junction_tokens = 0
+        """Longest prefix that some cache group had, though not all; its tail is worth keeping (spec section 10)."""
         self.block_tables: BlockTables = []
         self.num_slots = 0
         """Tokens for which the tables of all groups have a slot."""

@@ -27,7 +27,7 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.keys = KeySpace(config.block_size, config.prefix_caching_hash_algo, config.hash_seed)
+        self.keys = KeySpace(config.hash_block_tokens, config.prefix_caching_hash_algo, config.hash_seed)
         self.kv_cache = KVCacheManager(config, self.keys)
         self.running: list[Request] = []
         self.waiting = make_waiting_queue(config.scheduling_policy)
@@ -288,6 +288,7 @@ class Scheduler:
         for request, num_tokens in zip(step.requests, step.num_tokens, strict=True):
             start = request.num_computed_tokens
             end = request.num_computed_tokens = start + num_tokens
+            request.num_tokens_in_flight += num_tokens
             samples = end >= request.num_tokens + request.num_placeholders
             request.is_prefill_chunk = not samples
             step.samples.append(samples)
@@ -318,7 +319,8 @@ class Scheduler:
         """Deliver the output ``tokens`` of each request of ``step``; end those that are done (spec section 7)."""
         is_async = self.config.async_scheduling
         num_ended = 0
-        for request, token_ids in zip(step.requests, tokens, strict=True):
+        for request, num_tokens, token_ids in zip(step.requests, step.num_tokens, tokens, strict=True):
+            request.num_tokens_in_flight -= num_tokens
             if not token_ids or request.status is RequestStatus.FINISHED:
                 continue
             request.num_in_flight_samples -= 1

@@ -17,6 +17,7 @@ from typing import Any
 
 from engine.block_hashes import LoraAdapter
 from engine.block_keys import TokenContent
+from engine.cache_group_spec import CacheGroupSpec
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.executor import Step
@@ -81,20 +82,35 @@ def _seeded_tokens(seed: str, length: int, vocabulary: int) -> list[int]:
     return [int.from_bytes(digest[:4], "big") % vocabulary for digest in digests]
 
 
+_KINDS = {
+    "full": ("full_attention", None),
+    "sliding_window": ("sliding_window", "sliding_window"),
+    "chunked_local": ("chunked_local_attention", "attention_chunk_size"),
+}
+"""Our name and the oracle's key of the window, by the oracle's kind of cache group."""
+
+
+def _group_spec(group: dict[str, Any], block_size: int) -> CacheGroupSpec:
+    kind = group.get("type", "full")
+    if kind not in _KINDS:
+        raise UnsupportedCaseError(f"cache groups of kind {kind}")
+    name, window = _KINDS[kind]
+    return CacheGroupSpec(name, group.get("block_size", block_size), group[window] if window else None)
+
+
 def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
     """Our configuration for the oracle's. Raises UnsupportedCaseError."""
-    groups = case.get("groups") or [{"type": "full"}]
-    if len(groups) > 1 or groups[0].get("type", "full") != "full":
-        raise UnsupportedCaseError("cache groups other than one of full attention")
+    specs = [_group_spec(group, case["block_size"]) for group in case.get("groups") or [{"type": "full"}]]
     if case.get("num_speculative_tokens"):
         raise UnsupportedCaseError("speculative decoding")
-    block_size = groups[0].get("block_size", case["block_size"])
-    if case.get("prefix_match_unit") not in (None, block_size):
+    if case.get("prefix_match_unit") not in (None, specs[0].block_size):
         raise UnsupportedCaseError("prefix_match_unit")
     max_loras = case["max_loras"] if case["max_loras"] is not None else num_loras
     return EngineConfig(
         **{name: case[name] for name in SAME_NAMES},
-        block_size=block_size,
+        block_size=specs[0].block_size,
+        cache_groups=tuple(specs),
+        prefix_cache_retention_interval=case.get("prefix_cache_retention_interval", 0),
         prefix_caching_hash_algo=case["hash_algo"],
         hash_seed=case["none_hash_seed"],
         scheduling_policy=case["policy"],
@@ -262,7 +278,7 @@ class CaseRun:
         if not self.scheduler.config.enable_prefix_caching:
             return []
         keys = list(request.block_keys)
-        request.content.extend_keys(keys, request.num_tokens // self.scheduler.config.block_size)
+        request.content.extend_keys(keys, request.num_tokens // self.scheduler.config.hash_block_tokens)
         hashes = [self.scheduler.keys.hash_of_key(key) for key in keys]
         return [value.hex() for value in hashes if value is not None]
 

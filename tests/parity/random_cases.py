@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -54,7 +55,37 @@ def random_case(seed: int) -> Case:
         config["prefill_schedule_interval"] = rng.randint(2, 5)
     if rng.random() < 0.2:
         config["max_loras"] = rng.randint(1, 3)
+    if rng.random() < 0.5:
+        _draw_groups(rng, config)
     return config, _random_workload(rng, config)
+
+
+def _draw_groups(rng: random.Random, config: dict[str, Any]) -> None:
+    """Replace the one group of full attention by other kinds, of equal or different block sizes."""
+    block_size = config["block_size"]
+    sizes = rng.choice(((1,), (1,), (1, 2), (1, 3), (2, 3)))
+    groups: list[dict[str, Any]] = [{"type": "full", "block_size": block_size}] * rng.randint(0, 1)
+    for _ in range(rng.randint(0 if groups else 1, 3)):
+        if groups and rng.random() < 0.3:
+            groups.append(dict(groups[-1]))
+            continue
+        window = rng.choice((2, block_size, block_size + 1, 3 * block_size, rng.randint(2, config["max_model_len"])))
+        groups.append(
+            {"type": "sliding_window", "sliding_window": window, "block_size": block_size * rng.choice(sizes)}
+        )
+    if rng.random() < 0.25:
+        chunk = rng.choice((block_size, 3 * block_size, rng.randint(1, config["max_model_len"])))
+        local = {"type": "chunked_local", "attention_chunk_size": chunk, "block_size": block_size}
+        groups = [group | {"block_size": block_size} for group in groups[: rng.randint(0, 2)]] + [local]
+    rng.shuffle(groups)
+    config["groups"] = groups
+    has_window = any(group["type"] == "sliding_window" for group in groups)
+    config["prefix_cache_retention_interval"] = rng.choice((0, 0, None, "m")) if has_window else 0
+    if config["prefix_cache_retention_interval"] == "m":
+        unit = math.lcm(*(group["block_size"] for group in groups))
+        config["prefix_cache_retention_interval"] = unit * rng.randint(1, 4)
+    blocks_of_longest = sum(-(-config["max_model_len"] // group["block_size"]) for group in groups)
+    config["num_blocks"] = 1 + int((blocks_of_longest + len(groups)) * rng.uniform(0.6, 2.0)) + len(groups)
 
 
 def _random_workload(rng: random.Random, config: dict[str, Any]) -> list[dict[str, Any]]:
