@@ -100,7 +100,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(target=holders, keys=st.lists(KEYS, max_size=4, unique=True), limit=st.integers(0, 4))
     def look_up_and_touch(self, keys, limit):
-        blocks = self.pool.lookup(keys, limit)
+        found = [self.pool.find(key) for key in keys[:limit]]
+        blocks = found[: found.index(None)] if None in found else found
         assert blocks == self.model.lookup(keys, limit)
         self.pool.touch(blocks)
         self.model.touch(blocks)
@@ -175,7 +176,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert list(self.pool.keys) == [self.model.key_of.get(block, NO_KEY) for block in range(self.num_blocks)]
         for key in (1, 2, 3, 4, -1, -2):
             assert self.pool.blocks_with_key(key) == self.model.blocks_of.get(key, [])
-            assert self.pool.lookup([key], 1) == self.model.blocks_of.get(key, [])[:1]
+            assert self.pool.find(key) == next(iter(self.model.blocks_of.get(key, [])), None)
         assert self.pool.num_cached_keys == len(self.model.blocks_of)
         assert self.pool.num_hashed_blocks == len(self.model.key_of)
         assert self.pool.evicted_keys == self.model.evicted
@@ -207,7 +208,8 @@ def test_the_null_block_is_left_alone():
 
 def test_a_call_with_nothing_changes_nothing():
     pool = BlockPool(3)
-    assert pool.allocate(0) == pool.lookup([], 5) == pool.lookup([1, 2], 5) == []
+    assert pool.allocate(0) == []
+    assert pool.find(1) is None
     pool.touch([])
     pool.free([])
     pool.register([], [])
@@ -231,15 +233,7 @@ def test_of_equal_blocks_the_oldest_that_is_left_is_found(evicted):
     assert pool.blocks_with_key(7) == blocks
     assert pool.allocate(1) == [blocks[evicted]]
     assert pool.blocks_with_key(7) == others
-    assert pool.lookup([7], 1) == others[:1]
+    assert pool.find(7) == others[0]
     assert (pool.num_cached_keys, pool.num_hashed_blocks) == (1, 2)
     pool.register([blocks[evicted]], [7])
     assert pool.blocks_with_key(7) == [*others, blocks[evicted]]
-
-
-def test_a_lookup_stops_at_the_first_miss_and_at_the_limit():
-    pool = BlockPool(6)
-    pool.register(pool.allocate(4), [1, 2, 3, 4])
-    assert pool.lookup([1, 2, 9, 4], 4) == [1, 2]
-    assert pool.lookup([1, 2, 3, 4], 3) == [1, 2, 3]
-    assert pool.lookup([9, 1], 2) == []

@@ -106,18 +106,21 @@ def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
     if case.get("prefix_match_unit") not in (None, specs[0].block_size):
         raise UnsupportedCaseError("prefix_match_unit")
     max_loras = case["max_loras"] if case["max_loras"] is not None else num_loras
-    return EngineConfig(
-        **{name: case[name] for name in SAME_NAMES},
-        block_size=specs[0].block_size,
-        cache_groups=tuple(specs),
-        prefix_cache_retention_interval=case.get("prefix_cache_retention_interval", 0),
-        prefix_caching_hash_algo=case["hash_algo"],
-        hash_seed=case["none_hash_seed"],
-        scheduling_policy=case["policy"],
-        enable_kv_cache_events=case["kv_events"],
-        max_loras=max_loras,
-        vllm_strict=True,
-    )
+    try:
+        return EngineConfig(
+            **{name: case[name] for name in SAME_NAMES},
+            block_size=specs[0].block_size,
+            cache_groups=tuple(specs),
+            prefix_cache_retention_interval=case.get("prefix_cache_retention_interval", 0),
+            prefix_caching_hash_algo=case["hash_algo"],
+            hash_seed=case["none_hash_seed"],
+            scheduling_policy=case["policy"],
+            enable_kv_cache_events=case["kv_events"],
+            max_loras=max_loras,
+            vllm_strict=True,
+        )
+    except ValueError as error:
+        raise UnsupportedCaseError(str(error)) from None
 
 
 @dataclass
