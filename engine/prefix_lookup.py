@@ -19,28 +19,29 @@ class PrefixLookup:
             ((groups[members[0]], members) for members in kinds),
             key=lambda kind: not isinstance(kind[0], FullAttentionGroup),
         )
+        starts_full = isinstance(self._kinds[0][0], FullAttentionGroup)
+        self._asks_once = len(self._kinds) == 1 or (len(self._kinds) == 2 and starts_full)
 
     def find(self, keys: Sequence[Sequence[int]], max_hit_tokens: int, find: FindBlock) -> tuple[BlockTables, int, int]:
         """Tables per group, the hit's tokens, and the longest prefix that some kind had alone.
 
-        ``keys`` holds per group the keys of its blocks. Each kind may shorten the hit, which the others must then
-        be able to serve too, until all agree.
+        ``keys`` holds per group the keys of its blocks. Each kind may shorten the hit; then all look again, until they
+        agree. Beside full attention one other kind is asked once: whatever it can serve, full attention can too.
         """
         tables: BlockTables = [[] for _ in range(self._num_groups)]
         num_tokens, longest = max_hit_tokens, 0
-        settled: set[int] = set()
-        while len(settled) < len(self._kinds):
-            for position, (group, members) in enumerate(self._kinds):
-                if position in settled:
-                    continue
+        while True:
+            asked_tokens = num_tokens
+            for group, members in self._kinds:
                 found = group.find_hit([keys[index] for index in members], num_tokens, find)
                 for index, table in zip(members, found, strict=True):
                     tables[index] = table
-                hit_tokens = len(found[0]) * group.block_size
-                longest = max(longest, hit_tokens)
-                if hit_tokens < num_tokens:
-                    num_tokens = hit_tokens
-                    settled = {position}
-                else:
-                    settled.add(position)
+                num_tokens = len(found[0]) * group.block_size
+                longest = max(longest, num_tokens)
+            if num_tokens == asked_tokens or self._asks_once:
+                break
+        if self._asks_once:
+            for group, members in self._kinds[:-1]:
+                for index in members:
+                    del tables[index][num_tokens // group.block_size :]
         return tables, num_tokens, longest

@@ -193,13 +193,10 @@ class Scheduler:
         interval = self.config.prefill_schedule_interval
         if interval == 1 or not step.requests:
             return
-        carries_prefill = any(
-            num_tokens > 1 or num_computed_tokens + num_tokens < request.num_tokens
-            for request, num_tokens, num_computed_tokens in zip(
-                step.requests, step.num_tokens, step.num_computed_tokens, strict=True
-            )
-        )
-        if carries_prefill:
+        admitted = {admission.request for admission in step.admitted}
+        prefills = any(one.request.num_tokens - one.num_hit_tokens > 1 for one in step.admitted)
+        prefills |= any(request.is_prefill_chunk for request in step.requests if request not in admitted)
+        if prefills:
             self._steps_to_hold_prefill = interval - 1
         elif self._steps_to_hold_prefill:
             self._steps_to_hold_prefill -= 1
