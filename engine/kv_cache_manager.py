@@ -60,8 +60,8 @@ class KVCacheManager:
         return self.blocks_needed(num_tokens) <= self.pool.num_usable_blocks
 
     def blocks_needed(self, num_tokens: int) -> int:
-        """Blocks that a request with ``num_tokens`` slots holds, over all groups."""
-        return sum(group.blocks_to_add(num_tokens, 0) for group in self.groups)
+        """Most blocks that a request with ``num_tokens`` slots holds at once, over all groups."""
+        return self._missing_to_admit(num_tokens, [[] for _ in self.groups])
 
     def find_hit(self, request: Request) -> Hit:
         """The longest cached prefix of ``request``, short of its last known token.

@@ -116,3 +116,14 @@ def test_parts_of_blocks_cannot_be_hit_yet():
 def test_an_unknown_kind_is_named():
     with pytest.raises(ValueError, match=r"cache group: expected one of full_attention, .* got mamba"):
         engine(CacheGroupSpec("mamba", 4))
+
+
+def test_a_request_longer_than_the_pool_fits_in_its_window():
+    """Only what lives at once has to fit: 400 tokens in 9 blocks of 4, window 8, 16 tokens a step."""
+    core = engine(CacheGroupSpec("sliding_window", 4, 8), num_blocks=10, max_num_batched_tokens=16)
+    request = Request("a", 400, 5, TokenContent(core.scheduler.keys, range(400)))
+    core.scheduler.add_request(request)
+    while core.has_work():
+        core.schedule_next()
+        core.process([[5] if samples else [] for samples in core.in_flight[0].samples])
+    assert (str(request.finish_reason), request.num_output_tokens) == ("length", 5)
