@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from engine.hf_config import read_hf_config
-from engine.memory_budget import GIB
-from engine.model_shape import ModelConfigError, ModelShape
+from engine.sizing.hf_config import read_hf_config
+from engine.sizing.memory_budget import GIB
+from engine.sizing.model_shape import ModelConfigError, ModelShape
 from experiments.errors import UserError
 from experiments.yaml_files import read_yaml
 from sim.gpu_spec import GpuSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from engine.memory_budget import GIB
+from engine.sizing.memory_budget import GIB
 from experiments.catalogue import gpu_names, load_gpu
 
 EPILOGUE = """\

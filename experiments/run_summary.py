@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine.config import VLLM_VERSION, EngineConfig
-from engine.sizing import CachePlan
+from engine.sizing.cache_plan import CachePlan
 from experiments.latencies import Latencies, as_array, served_rows
 from experiments.output_options import OutputSettings
 from sim.recording import NEVER, Recorder

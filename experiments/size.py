@@ -9,10 +9,10 @@ import sys
 from collections import Counter
 from typing import Any
 
-from engine.cache_planning import SizingError
 from engine.config import VLLM_VERSION
-from engine.memory_budget import MemoryBudget
-from engine.sizing import CachePlan, format_gib
+from engine.sizing.cache_plan import CachePlan, format_gib
+from engine.sizing.group_planning import SizingError
+from engine.sizing.memory_budget import MemoryBudget
 from experiments.engine_options import ENGINE_FLAGS
 from experiments.multiset import Multiset
 from experiments.refused_flags import refuse_flags

@@ -6,18 +6,18 @@ import argparse
 import re
 from dataclasses import dataclass, replace
 
-from engine.cache_planning import CacheLayer, SizingError
-from engine.layer_spec import DTYPE_BYTES, KV_CACHE_DTYPES
-from engine.memory_budget import (
+from engine.sizing.cache_plan import CachePlan, plan_cache
+from engine.sizing.group_planning import CacheLayer, SizingError
+from engine.sizing.layer_spec import DTYPE_BYTES, KV_CACHE_DTYPES
+from engine.sizing.memory_budget import (
     GivenBytes,
     MemoryBudget,
     default_max_num_batched_tokens,
     default_max_num_seqs,
     memory_budget,
 )
-from engine.model_cache import cache_layers
-from engine.model_shape import ModelConfigError, ModelShape, WeightFormat
-from engine.sizing import CachePlan, plan_cache
+from engine.sizing.model_cache import cache_layers
+from engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
 from experiments.catalogue import load_gpu, load_model
 from experiments.errors import UserError
 from experiments.parser import Number, Whole

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from engine.model_shape import ModelShape, WeightFormat
+from engine.sizing.model_shape import ModelShape, WeightFormat
 from sim.gpu_spec import GpuSpec
 from sim.step_shape import StepShape
 

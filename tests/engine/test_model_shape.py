@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.hf_config import read_hf_config
-from engine.layer_spec import LayerSpec
-from engine.model_shape import ModelConfigError, pipeline_layers
+from engine.sizing.hf_config import read_hf_config
+from engine.sizing.layer_spec import LayerSpec
+from engine.sizing.model_shape import ModelConfigError, pipeline_layers
 from experiments.catalogue import load_model
 
 PUBLISHED_PARAMETERS = {

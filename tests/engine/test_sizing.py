@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from engine.cache_planning import CacheLayer, SizingError
-from engine.layer_spec import LayerSpec
-from engine.memory_budget import (
+from engine.sizing.cache_plan import plan_cache
+from engine.sizing.group_planning import CacheLayer, SizingError
+from engine.sizing.layer_spec import LayerSpec
+from engine.sizing.memory_budget import (
     GIB,
     GivenBytes,
     default_max_num_batched_tokens,
     default_max_num_seqs,
     memory_budget,
 )
-from engine.model_cache import cache_layers
-from engine.model_shape import ModelShape
-from engine.sizing import plan_cache
+from engine.sizing.model_cache import cache_layers
+from engine.sizing.model_shape import ModelShape
 from experiments.catalogue import load_model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_plans.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.model_shape import ModelConfigError
+from engine.sizing.model_shape import ModelConfigError
 
 
 class Fields:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.hf_fields import Fields
-from engine.layer_spec import LayerKind, LayerSpec
-from engine.model_shape import LayerShape
+from engine.sizing.hf_fields import Fields
+from engine.sizing.layer_spec import LayerKind, LayerSpec
+from engine.sizing.model_shape import LayerShape
 
 
 def layer_shape(fields: Fields, index: int, kind: LayerKind, window: int | None, dtype: str) -> LayerShape:
