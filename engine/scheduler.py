@@ -12,6 +12,7 @@ from engine.block_keys import KeySpace
 from engine.config import EngineConfig
 from engine.executor import Admission, Step
 from engine.kv_cache_manager import Hit, KVCacheManager
+from engine.prefill_pacing import PrefillPacing
 from engine.request import FinishReason, Request, RequestStatus
 from engine.statistics import EngineStatistics
 from engine.waiting_queue import make_waiting_queue
@@ -37,8 +38,7 @@ class Scheduler:
         self._finished_since_step: list[Request] = []
         self._ended: list[Request] = []
         self._preempted_since_step: list[Request] = []
-        self._steps_to_hold_prefill = 0
-        self._backlog_after_prefill = False
+        self._pacing = PrefillPacing(config.prefill_schedule_interval)
 
     # ---------------------------------------------------------------- requests come and go
 
@@ -100,11 +100,11 @@ class Scheduler:
         step.preempted, self._preempted_since_step = self._preempted_since_step, []
         num_preempted_before = len(step.preempted)
         chunk_limit = self._chunk_limit()
-        hold_prefill = self._holds_prefill()
+        hold_prefill = self._pacing.holds(self.running)
         self._schedule_running(step, chunk_limit, hold_prefill)
         if len(step.preempted) == num_preempted_before:
             self._schedule_waiting(step, chunk_limit, hold_prefill)
-        self._pace_prefill(step)
+        self._pacing.after_step(step)
         if not step.requests and len(step.preempted) == num_preempted_before and not self.config.vllm_strict:
             self._reject_stuck_head()
         step.finished, self._finished_since_step = self._finished_since_step, []
@@ -179,27 +179,8 @@ class Scheduler:
             self._admit(step, request, hit, num_new_tokens)
         for request in reversed(skipped):
             self.waiting.put_back(request)
-        if self.config.prefill_schedule_interval > 1 and not hold_prefill:
-            self._backlog_after_prefill = any(not request.is_deferred for request in self.waiting)
-
-    def _holds_prefill(self) -> bool:
-        """Whether ``prefill_schedule_interval`` keeps prefill out of this step (spec section 5)."""
-        if self._steps_to_hold_prefill == 0 or self._backlog_after_prefill:
-            return False
-        return any(not request.is_prefill_chunk for request in self.running)
-
-    def _pace_prefill(self, step: Step) -> None:
-        """Count the steps for which prefill is to be held after ``step``."""
-        interval = self.config.prefill_schedule_interval
-        if interval == 1 or not step.requests:
-            return
-        admitted = {admission.request for admission in step.admitted}
-        prefills = any(one.request.num_tokens - one.num_hit_tokens > 1 for one in step.admitted)
-        prefills |= any(request.is_prefill_chunk for request in step.requests if request not in admitted)
-        if prefills:
-            self._steps_to_hold_prefill = interval - 1
-        elif self._steps_to_hold_prefill:
-            self._steps_to_hold_prefill -= 1
+        if not hold_prefill:
+            self._pacing.after_admission(self.waiting)
 
     def _chunk_limit(self) -> int:
         """Most tokens that one request may prefill in this step; 0 is no limit (spec section 5)."""

@@ -1,0 +1,48 @@
+"""``prefill_schedule_interval``: prefill only every so many steps, so that decoding requests wait less.
+
+The rule was found by experiment: docs/spec-additions.md, "Scheduler".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.executor import Step
+from engine.request import Request
+
+
+class PrefillPacing:
+    """Says for which steps prefill is held. With an interval of 1, never."""
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._steps_to_hold = 0
+        self._left_a_backlog = False
+        """Whether requests were left waiting by the last step that could admit them."""
+
+    def holds(self, running: Iterable[Request]) -> bool:
+        """Whether the next step carries no prefill: one was recent, none is overdue, and somebody decodes."""
+        if self._steps_to_hold == 0 or self._left_a_backlog:
+            return False
+        return any(not request.is_prefill_chunk for request in running)
+
+    def after_admission(self, waiting: Iterable[Request]) -> None:
+        """Note who is left in the queue by a step that held nothing. Deferred requests are no backlog."""
+        if self._interval > 1:
+            self._left_a_backlog = any(not request.is_deferred for request in waiting)
+
+    def after_step(self, step: Step) -> None:
+        """Count ``step``, of which the requests do not know yet."""
+        if self._interval == 1 or not step.requests:
+            return
+        if _carries_prefill(step):
+            self._steps_to_hold = self._interval - 1
+        elif self._steps_to_hold:
+            self._steps_to_hold -= 1
+
+
+def _carries_prefill(step: Step) -> bool:
+    admitted = {admission.request for admission in step.admitted}
+    if any(one.request.num_tokens - one.num_hit_tokens > 1 for one in step.admitted):
+        return True
+    return any(request.is_prefill_chunk for request in step.requests if request not in admitted)
