@@ -26,7 +26,40 @@ from engine.kv_events import KVEvent
 from engine.request import Request
 from engine.scheduler import Scheduler
 
-DEFAULT_VOCABULARY = 32000
+ORACLE_DEFAULTS: dict[str, Any] = {
+    "block_size": 16,
+    "num_blocks": 1024,
+    "enable_prefix_caching": True,
+    "hash_algo": "sha256",
+    "none_hash_seed": None,
+    "prefix_match_unit": None,
+    "prefix_cache_retention_interval": 0,
+    "groups": None,
+    "max_num_seqs": 128,
+    "max_num_active_seqs": None,
+    "max_num_batched_tokens": 2048,
+    "max_num_scheduled_tokens": None,
+    "max_model_len": 8192,
+    "enable_chunked_prefill": True,
+    "long_prefill_token_threshold": 0,
+    "long_prefill_token_threshold_adaptive": False,
+    "policy": "fcfs",
+    "watermark": 0.0,
+    "scheduler_reserve_full_isl": True,
+    "prefill_schedule_interval": 1,
+    "async_scheduling": False,
+    "num_speculative_tokens": 0,
+    "max_loras": None,
+    "kv_events": False,
+    "log_free_queue": "digest",
+    "log_hashes": False,
+    "log_tables": False,
+    "max_steps": 10_000_000,
+    "stall_steps": 8,
+    "vocab": 32000,
+    "arrival_time": "unique",
+}
+"""The oracle's defaults for what a case's configuration leaves out."""
 
 SAME_NAMES = (
     "num_blocks",
@@ -99,11 +132,11 @@ def _group_spec(group: dict[str, Any], block_size: int) -> CacheGroupSpec:
 
 
 def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
-    """Our configuration for the oracle's. Raises UnsupportedCaseError."""
-    specs = [_group_spec(group, case["block_size"]) for group in case.get("groups") or [{"type": "full"}]]
-    if case.get("num_speculative_tokens"):
+    """Our configuration for the oracle's, which must be complete. Raises UnsupportedCaseError."""
+    specs = [_group_spec(group, case["block_size"]) for group in case["groups"] or [{"type": "full"}]]
+    if case["num_speculative_tokens"]:
         raise UnsupportedCaseError("speculative decoding")
-    if case.get("prefix_match_unit") not in (None, specs[0].block_size):
+    if case["prefix_match_unit"] not in (None, specs[0].block_size):
         raise UnsupportedCaseError("prefix_match_unit")
     max_loras = case["max_loras"] if case["max_loras"] is not None else num_loras
     try:
@@ -111,7 +144,7 @@ def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
             **{name: case[name] for name in SAME_NAMES},
             block_size=specs[0].block_size,
             cache_groups=tuple(specs),
-            prefix_cache_retention_interval=case.get("prefix_cache_retention_interval", 0),
+            prefix_cache_retention_interval=case["prefix_cache_retention_interval"],
             prefix_caching_hash_algo=case["hash_algo"],
             hash_seed=case["none_hash_seed"],
             scheduling_policy=case["policy"],
@@ -150,15 +183,15 @@ class CaseRun:
     """Drives the engine through one case, as the oracle drives vLLM."""
 
     def __init__(self, case: dict[str, Any], lines: list[dict[str, Any]], *, check: bool = False) -> None:
-        self.case = case
+        self.case = ORACLE_DEFAULTS | case
         self.lora_numbers: dict[str, int] = {}
         for line in lines:
             if line.get("lora"):
                 self.lora_numbers.setdefault(line["lora"], len(self.lora_numbers) + 1)
-        self.core = EngineCore(Scheduler(engine_config(case, len(self.lora_numbers))))
+        self.core = EngineCore(Scheduler(engine_config(self.case, len(self.lora_numbers))))
         self.scheduler = self.core.scheduler
         self.checker = InvariantChecker(self.scheduler) if check else None
-        self.vocabulary = case.get("vocab", DEFAULT_VOCABULARY)
+        self.vocabulary = self.case["vocab"]
         self.sampler = _Sampler(self.vocabulary, {}, {})
         order = sorted(enumerate(lines), key=lambda entry: (_step_of(entry[1]), entry[0]))
         self.events = order[::-1]
@@ -171,7 +204,7 @@ class CaseRun:
     def run(self) -> Iterator[dict[str, Any]]:
         """One record per iteration."""
         number = idle = iterations = 0
-        while iterations < self.case.get("max_steps", 10_000_000):
+        while iterations < self.case["max_steps"]:
             if not self.core.has_work():
                 if not self.events:
                     return
@@ -187,7 +220,7 @@ class CaseRun:
             iterations += 1
             busy = executed or any(step.total_tokens for step in self.core.in_flight)
             idle = 0 if busy else idle + 1
-            if idle >= self.case.get("stall_steps", 8) and not self.events:
+            if idle >= self.case["stall_steps"] and not self.events:
                 yield record | {"stalled": True}
                 return
             yield record
@@ -235,7 +268,7 @@ class CaseRun:
         arrival_s = float(_step_of(line))
         if "arrival_time" in line:
             arrival_s = float(line["arrival_time"])
-        elif self.case.get("arrival_time", "unique") == "unique":
+        elif self.case["arrival_time"] == "unique":
             arrival_s += index * 1e-6
         return Request(
             request_id,
@@ -267,11 +300,11 @@ class CaseRun:
         self.admitted.update(admission.request.request_id for admission in step.admitted)
         record["running_new_blocks"] = [[request.request_id, tables] for request, tables in step.new_blocks]
         record["preempted"] = [request.request_id for request in step.preempted]
-        if self.case.get("log_hashes") and step.admitted:
+        if self.case["log_hashes"] and step.admitted:
             record["hashes"] = {
                 admission.request.request_id: self._hashes(admission.request) for admission in step.admitted
             }
-        if self.case.get("log_tables"):
+        if self.case["log_tables"]:
             record["tables"] = {request.request_id: request.block_tables for request in self.scheduler.running}
             record["tables"] = json.loads(json.dumps(record["tables"]))
         record["free_after_schedule"] = self.scheduler.kv_cache.pool.num_free_blocks
@@ -303,7 +336,7 @@ class CaseRun:
             if id(request) in in_step and request.finish_reason != "abort"
         ]
         self.prefix = self._prefix_now()
-        if self.case.get("kv_events"):
+        if self.case["kv_events"]:
             record["kv_events"] = [event_to_json(event) for event in self.scheduler.kv_cache.events.take()]
 
     def _log_state(self, record: dict[str, Any]) -> None:
@@ -315,11 +348,11 @@ class CaseRun:
         record["map_entries"] = pool.num_cached_keys
         record["hashed_blocks"] = pool.num_hashed_blocks
         record["prefix"] = dict(self.prefix)
-        if self.case.get("kv_events"):
+        if self.case["kv_events"]:
             record.setdefault("kv_events", [])
 
     def _log_free_queue(self, field: str, record: dict[str, Any]) -> None:
-        mode = self.case.get("log_free_queue", "digest")
+        mode = self.case["log_free_queue"]
         if mode == "none":
             return
         queue = self.scheduler.kv_cache.pool.free_queue()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.__main__ import case_names, log_file, main
-from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
+from tests.parity.case import ORACLE_DEFAULTS, UnsupportedCaseError, read_jsonl, run_case
 from tests.parity.compare import compare
 
 HERE = Path(__file__).parent
@@ -67,6 +67,18 @@ def test_what_is_not_modelled_is_named():
     groups = [{"type": "full", "block_size": 32}, {"type": "sliding_window", "sliding_window": 8}]
     with pytest.raises(UnsupportedCaseError, match="parts of blocks"):
         run_case(case | {"groups": groups}, lines)
+
+
+def test_what_a_configuration_leaves_out_is_the_oracles_default():
+    case, lines, log = load(GOLDEN, "shared_prefix")
+    assert {name: case[name] for name in ORACLE_DEFAULTS if case[name] != ORACLE_DEFAULTS[name]} == {
+        "num_blocks": 400,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 256,
+        "max_model_len": 512,
+    }
+    short = {name: value for name, value in case.items() if value != ORACLE_DEFAULTS.get(name)}
+    assert not any(found for _, found in compare(log, run_case(short, lines)))
 
 
 def test_command_line(capsys):
