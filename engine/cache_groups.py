@@ -43,6 +43,8 @@ class CacheGroup(ABC):
         self.kind = spec.kind
         self.block_size = spec.block_size
         self._context = context
+        self._most_live_blocks: int | None = None
+        """Most blocks of one request that are needed at once; None where it grows with the request."""
 
     @abstractmethod
     def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
@@ -54,11 +56,17 @@ class CacheGroup(ABC):
 
     def blocks_to_add(self, num_slots: int, num_held_blocks: int) -> int:
         """Blocks missing from a table of ``num_held_blocks`` to have ``num_slots`` token slots."""
-        return max(0, -(-num_slots // self.block_size) - num_held_blocks)
+        return max(0, self._blocks_for(num_slots) - num_held_blocks)
 
     def blocks_to_admit(self, num_tokens: int, num_held_blocks: int) -> int:
-        """Blocks missing to admit a request whole that has ``num_tokens`` known tokens."""
-        return self.blocks_to_add(num_tokens, num_held_blocks)
+        """Blocks missing to admit a request whole that has ``num_tokens`` known tokens (spec section 10)."""
+        num_blocks = self._blocks_for(num_tokens)
+        if self._most_live_blocks is not None:
+            num_blocks = min(num_blocks, self._most_live_blocks)
+        return max(0, num_blocks - num_held_blocks)
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
         """Leading blocks that no later token looks at."""
@@ -91,7 +99,9 @@ class SlidingWindowGroup(CacheGroup):
         super().__init__(spec, context)
         assert spec.window_tokens is not None
         self._window_tokens = spec.window_tokens
-        self._tail_blocks = -(-(spec.window_tokens - 1) // spec.block_size)
+        self._tail_blocks = self._blocks_for(spec.window_tokens - 1)
+        most_live_tokens = spec.window_tokens - 1 + context.max_tokens_in_flight
+        self._most_live_blocks = self._blocks_for(min(most_live_tokens, context.max_model_len)) + 1
 
     def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
         num_blocks = min(num_tokens // self.block_size, len(keys[0]))
@@ -115,12 +125,6 @@ class SlidingWindowGroup(CacheGroup):
             return [[] for _ in keys]
         start = end - run
         return [[NULL_BLOCK] * start + table[start:end] for table in tables]
-
-    def blocks_to_admit(self, num_tokens: int, num_held_blocks: int) -> int:
-        context = self._context
-        most_live_tokens = min(self._window_tokens - 1 + context.max_tokens_in_flight, context.max_model_len)
-        most_blocks = min(-(-num_tokens // self.block_size), -(-most_live_tokens // self.block_size) + 1)
-        return max(0, most_blocks - num_held_blocks)
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
         return max(0, num_computed_tokens - self._window_tokens + 1) // self.block_size
@@ -147,17 +151,13 @@ class ChunkedLocalGroup(CacheGroup):
         super().__init__(spec, context)
         assert spec.window_tokens is not None
         self._chunk_tokens = spec.window_tokens
+        most_live_tokens = spec.window_tokens + context.max_tokens_in_flight
+        self._most_live_blocks = self._blocks_for(min(most_live_tokens, context.max_model_len))
 
     def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
         start = self.num_dead_blocks(num_tokens)
         tables = _leading_blocks(keys, start, num_tokens // self.block_size, find)
         return [[NULL_BLOCK] * start + table for table in tables]
-
-    def blocks_to_admit(self, num_tokens: int, num_held_blocks: int) -> int:
-        context = self._context
-        most_live_tokens = min(self._chunk_tokens + context.max_tokens_in_flight, context.max_model_len)
-        most_blocks = min(-(-num_tokens // self.block_size), -(-most_live_tokens // self.block_size))
-        return max(0, most_blocks - num_held_blocks)
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
         return num_computed_tokens // self._chunk_tokens * self._chunk_tokens // self.block_size

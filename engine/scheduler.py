@@ -97,16 +97,17 @@ class Scheduler:
         """Decide the next step (spec section 5); its tokens count as computed from now on."""
         step = Step(self.statistics.num_steps)
         self.statistics.num_steps += 1
-        step.preempted, self._preempted_since_step = self._preempted_since_step, []
-        num_preempted_before = len(step.preempted)
+        num_preempted_before = len(self._preempted_since_step)
         chunk_limit = self._chunk_limit()
         hold_prefill = self._pacing.holds(self.running)
         self._schedule_running(step, chunk_limit, hold_prefill)
-        if len(step.preempted) == num_preempted_before:
+        preempts = len(self._preempted_since_step) > num_preempted_before
+        if not preempts:
             self._schedule_waiting(step, chunk_limit, hold_prefill)
         self._pacing.after_step(step)
-        if not step.requests and len(step.preempted) == num_preempted_before and not self.config.vllm_strict:
+        if not step.requests and not preempts and not self.config.vllm_strict:
             self._reject_stuck_head()
+        step.preempted, self._preempted_since_step = self._preempted_since_step, []
         step.finished, self._finished_since_step = self._finished_since_step, []
         self._advance(step)
         self._count_admissions(step)
@@ -128,7 +129,6 @@ class Scheduler:
                 del self.running[position]
                 self._roll_back(victim, step)
                 self._preempt(victim)
-                step.preempted.append(self._preempted_since_step.pop())
                 if position <= index:
                     index -= 1
                 if victim is request:
