@@ -1,13 +1,13 @@
 """A parity case: a workload and a configuration in the oracle's format, run through our engine.
 
 :func:`run_case` yields one record per engine iteration with the oracle's field names, so that logs can be compared
-field by field. See oracle/README.md for the formats.
+field by field. See oracle/README.md for the formats; what they mean (seeded tokens, the fake model's outputs, defaults
+of a configuration) is asked of the oracle's program, which imports vLLM only when it drives it.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import zlib
 from collections.abc import Iterator
@@ -25,41 +25,7 @@ from engine.invariants import InvariantChecker
 from engine.kv_events import KVEvent
 from engine.request import Request
 from engine.scheduler import Scheduler
-
-ORACLE_DEFAULTS: dict[str, Any] = {
-    "block_size": 16,
-    "num_blocks": 1024,
-    "enable_prefix_caching": True,
-    "hash_algo": "sha256",
-    "none_hash_seed": None,
-    "prefix_match_unit": None,
-    "prefix_cache_retention_interval": 0,
-    "groups": None,
-    "max_num_seqs": 128,
-    "max_num_active_seqs": None,
-    "max_num_batched_tokens": 2048,
-    "max_num_scheduled_tokens": None,
-    "max_model_len": 8192,
-    "enable_chunked_prefill": True,
-    "long_prefill_token_threshold": 0,
-    "long_prefill_token_threshold_adaptive": False,
-    "policy": "fcfs",
-    "watermark": 0.0,
-    "scheduler_reserve_full_isl": True,
-    "prefill_schedule_interval": 1,
-    "async_scheduling": False,
-    "num_speculative_tokens": 0,
-    "max_loras": None,
-    "kv_events": False,
-    "log_free_queue": "digest",
-    "log_hashes": False,
-    "log_tables": False,
-    "max_steps": 10_000_000,
-    "stall_steps": 8,
-    "vocab": 32000,
-    "arrival_time": "unique",
-}
-"""The oracle's defaults for what a case's configuration leaves out."""
+from tests.parity.oracle import vllm_oracle
 
 SAME_NAMES = (
     "num_blocks",
@@ -91,28 +57,6 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             if line.strip() and not line.startswith("#"):
                 yield json.loads(line)
-
-
-def output_token(request_id: str, index: int, vocabulary: int) -> int:
-    """The fake model's output token ``index`` of a request."""
-    digest = hashlib.sha256(f"o:{request_id}:{index}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") % vocabulary
-
-
-def prompt_token_ids(line: dict[str, Any], vocabulary: int) -> list[int]:
-    """The explicit or seeded prompt of a workload line."""
-    if "prompt_token_ids" in line:
-        return [int(token) for token in line["prompt_token_ids"]]
-    parts = line.get("prompt_parts") or [{"seed": line["seed"], "len": line["prompt_len"]}]
-    tokens: list[int] = []
-    for part in parts:
-        tokens += part["token_ids"] if "token_ids" in part else _seeded_tokens(part["seed"], part["len"], vocabulary)
-    return tokens
-
-
-def _seeded_tokens(seed: str, length: int, vocabulary: int) -> list[int]:
-    digests = (hashlib.sha256(f"p:{seed}:{index}".encode()).digest() for index in range(length))
-    return [int.from_bytes(digest[:4], "big") % vocabulary for digest in digests]
 
 
 _KINDS = {
@@ -176,14 +120,14 @@ class _Sampler:
         index = self.emitted[request_id]
         self.emitted[request_id] = index + 1
         forced = self.forced[request_id]
-        return forced[index] if index < len(forced) else output_token(request_id, index, self.vocabulary)
+        return forced[index] if index < len(forced) else vllm_oracle.output_token(request_id, index, self.vocabulary)
 
 
 class CaseRun:
     """Drives the engine through one case, as the oracle drives vLLM."""
 
     def __init__(self, case: dict[str, Any], lines: list[dict[str, Any]], *, check: bool = False) -> None:
-        self.case = ORACLE_DEFAULTS | case
+        self.case = vllm_oracle.DEFAULT_CONFIG | case
         self.lora_numbers: dict[str, int] = {}
         for line in lines:
             if line.get("lora"):
@@ -261,7 +205,7 @@ class CaseRun:
 
     def _make_request(self, index: int, line: dict[str, Any]) -> Request:
         request_id = str(line["id"])
-        tokens = prompt_token_ids(line, self.vocabulary)
+        tokens = vllm_oracle.expand_prompt(line, self.vocabulary)
         name = line.get("lora")
         lora = LoraAdapter(name, f"/loras/{name}", self.lora_numbers[name]) if name else None
         self.sampler.forced[request_id] = [int(token) for token in line.get("output_token_ids") or ()]

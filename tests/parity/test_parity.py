@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.parity.__main__ import case_names, log_file, main
-from tests.parity.case import ORACLE_DEFAULTS, UnsupportedCaseError, read_jsonl, run_case
+from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
 from tests.parity.compare import compare
+from tests.parity.oracle.vllm_oracle import DEFAULT_CONFIG
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -71,13 +72,13 @@ def test_what_is_not_modelled_is_named():
 
 def test_what_a_configuration_leaves_out_is_the_oracles_default():
     case, lines, log = load(GOLDEN, "shared_prefix")
-    assert {name: case[name] for name in ORACLE_DEFAULTS if case[name] != ORACLE_DEFAULTS[name]} == {
+    assert {name: case[name] for name in DEFAULT_CONFIG if case[name] != DEFAULT_CONFIG[name]} == {
         "num_blocks": 400,
         "max_num_seqs": 16,
         "max_num_batched_tokens": 256,
         "max_model_len": 512,
     }
-    short = {name: value for name, value in case.items() if value != ORACLE_DEFAULTS.get(name)}
+    short = {name: value for name, value in case.items() if value != DEFAULT_CONFIG.get(name)}
     assert not any(found for _, found in compare(log, run_case(short, lines)))
 
 
