@@ -53,7 +53,7 @@ def gpu_names() -> list[str]:
 def load_gpu(name_or_path: str) -> GpuSpec:
     """A GPU from the catalogue, or from a YAML file that describes one in the same fields.
 
-    A name may leave out its last parts where that is unambiguous. UserError: no such GPU, or a bad file.
+    A name may leave out its last parts, or the unit of its memory, where that is unambiguous. UserError: no such GPU, or a bad file.
     """
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
@@ -78,9 +78,9 @@ def _plain(name: str) -> str:
 
 
 def _beginnings(name: str) -> set[str]:
-    """The names that leave out last parts of ``name``: an "H20" is no beginning of "H200-141GB"."""
+    """The names that leave out last parts of ``name``, or its GB: an "H20" is no beginning of "H200-141GB"."""
     parts = name.split("-")
-    return {_plain("-".join(parts[:length])) for length in range(1, len(parts) + 1)}
+    return {_plain("-".join(parts[:length])) for length in range(1, len(parts) + 1)} | {_plain(name.removesuffix("GB"))}
 
 
 def _unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:

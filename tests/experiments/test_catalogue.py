@@ -77,3 +77,10 @@ def test_a_gpu_of_ones_own(tmp_path):
     path.write_text("mine:\n  memory: 10\n")
     with pytest.raises(UserError, match="unknown field memory"):
         load_gpu(str(path))
+
+
+@pytest.mark.parametrize(
+    "name", ["A100-40", "A100-80", "H100", "H200", "B200", "L4", "L40S", "RTX 4090", "RTX PRO 6000"]
+)
+def test_every_gpu_by_the_name_that_people_say(name):
+    assert load_gpu(name).name.replace("-", " ").startswith(name.replace("-", " "))
