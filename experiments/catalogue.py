@@ -53,7 +53,8 @@ def gpu_names() -> list[str]:
 def load_gpu(name_or_path: str) -> GpuSpec:
     """A GPU from the catalogue, or from a YAML file that describes one in the same fields.
 
-    A name may leave out its last parts, or the unit of its memory, where that is unambiguous. UserError: no such GPU, or a bad file.
+    A name may leave out its last parts, or the unit of its memory, where that is unambiguous. UserError: no such
+    GPU, or a bad file.
     """
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
