@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from engine.request import BlockTables, Request
 
@@ -22,6 +22,14 @@ class Admission:
     """Its whole tables, hit blocks first: a copy."""
     resumed: bool
     """Whether it ran before and was preempted."""
+
+
+class BlockCopy(NamedTuple):
+    """One block whose content is needed in another one: all layers of a cache group."""
+
+    group_index: int
+    source: int
+    destination: int
 
 
 @dataclass(slots=True)
@@ -44,6 +52,8 @@ class Step:
     admitted: list[Admission] = field(default_factory=list)
     new_blocks: list[tuple[Request, BlockTables]] = field(default_factory=list)
     """Blocks added to tables of requests that ran before."""
+    copies: list[BlockCopy] = field(default_factory=list)
+    """Blocks to copy before the step writes anything, in order."""
     preempted: list[Request] = field(default_factory=list)
     """Requests preempted since the last step: by resets of the prefix cache first, then while this one was decided."""
     finished: list[Request] = field(default_factory=list)

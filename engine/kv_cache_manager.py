@@ -12,6 +12,7 @@ from engine.block_keys import KeySpace
 from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from engine.cache_groups import GroupContext, make_group
 from engine.config import EngineConfig
+from engine.executor import BlockCopy
 from engine.kv_events import KVEventLog
 from engine.prefix_lookup import PrefixLookup
 from engine.request import BlockTables, Request
@@ -51,6 +52,7 @@ class KVCacheManager:
         self._lookup = PrefixLookup(self.groups)
         self.phantom_blocks: set[int] = set()
         """Blocks with a key whose content was never computed."""
+        self._copies: list[BlockCopy] = []
         self.events = KVEventLog(keys) if config.enable_kv_cache_events else None
         if self.events:
             self.pool.evicted_keys = []
@@ -179,6 +181,11 @@ class KVCacheManager:
         if num_groups == 1:
             return keys if start == 0 and end is None else keys[start:end]
         return [key * num_groups + group_index for key in keys[start:end]]
+
+    def take_copies(self) -> list[BlockCopy]:
+        """Copies between blocks that became necessary since the last call."""
+        copies, self._copies = self._copies, []
+        return copies
 
     def _missing(self, num_slots: int, tables: BlockTables) -> int:
         missing = 0

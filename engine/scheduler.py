@@ -109,6 +109,7 @@ class Scheduler:
             self._reject_stuck_head()
         step.preempted, self._preempted_since_step = self._preempted_since_step, []
         step.finished, self._finished_since_step = self._finished_since_step, []
+        step.copies = self.kv_cache.take_copies()
         self._advance(step)
         self._count_admissions(step)
         return step
