@@ -1,0 +1,92 @@
+"""What every kind of cache group has, and what all groups of an engine share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from engine.cache_group_spec import CacheGroupSpec
+from engine.request import BlockTables
+
+FindBlock = Callable[[int], int | None]
+"""The block that caches a key, None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupContext:
+    """What all groups of an engine share."""
+
+    alignment_tokens: int
+    """Hits are multiples of this: the least common multiple of the groups' block sizes."""
+    max_model_len: int
+    max_tokens_in_flight: int
+    """Tokens of all steps that may be under way at once."""
+    retention_interval: int | None
+    """``prefix_cache_retention_interval``: None keeps every tail, 0 only those that resend a prompt, m one per m."""
+
+
+class CacheGroup(ABC):
+    """One table per request; position ``i`` of it stands for tokens ``i * block_size`` onwards."""
+
+    forgets = False
+    """Whether blocks are let go while the request runs."""
+
+    def __init__(self, spec: CacheGroupSpec, context: GroupContext) -> None:
+        self.spec = spec
+        self.kind = spec.kind
+        self.block_size = spec.block_size
+        self._context = context
+        self._most_live_blocks: int | None = None
+        """Most blocks of one request that are needed at once; None where it grows with the request."""
+
+    @abstractmethod
+    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+        """Tables of the longest cached prefix of at most ``num_tokens`` tokens, for all groups of this kind.
+
+        ``keys`` holds, per group, the keys of the prompt's blocks; a prefix counts only if every group has it. Hits
+        are aligned. Positions that the group does not need any more hold the null block.
+        """
+
+    def blocks_to_add(self, num_slots: int, num_held_blocks: int) -> int:
+        """Blocks missing from a table of ``num_held_blocks`` to have ``num_slots`` token slots."""
+        return max(0, self._blocks_for(num_slots) - num_held_blocks)
+
+    def blocks_to_admit(self, num_tokens: int, num_held_blocks: int) -> int:
+        """Blocks missing to admit a request whole that has ``num_tokens`` known tokens (spec section 10)."""
+        num_blocks = self._blocks_for(num_tokens)
+        if self._most_live_blocks is not None:
+            num_blocks = min(num_blocks, self._most_live_blocks)
+        return max(0, num_blocks - num_held_blocks)
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def num_dead_blocks(self, num_computed_tokens: int) -> int:
+        """Leading blocks that no later token looks at."""
+        return 0
+
+    def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
+        """Whether full block ``index`` is given its key; ``boundaries`` are prefix lengths worth resending."""
+        return True
+
+
+def leading_blocks(keys: Sequence[Sequence[int]], start: int, end: int, find: FindBlock) -> BlockTables:
+    """Blocks that cache keys ``start`` to ``end`` of every group, up to the first that some group has not."""
+    if len(keys) == 1:  # the same as below, for speed
+        table: list[int] = []
+        for key in islice(keys[0], start, end):
+            block = find(key)
+            if block is None:
+                break
+            table.append(block)
+        return [table]
+    tables: BlockTables = [[] for _ in keys]
+    for group_keys in zip(*(group_keys[start:end] for group_keys in keys), strict=True):
+        blocks = [block for block in map(find, group_keys) if block is not None]
+        if len(blocks) < len(keys):
+            break
+        for table, block in zip(tables, blocks, strict=True):
+            table.append(block)
+    return tables

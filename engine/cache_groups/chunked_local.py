@@ -1,0 +1,34 @@
+"""Chunked local attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.block_pool import NULL_BLOCK
+from engine.cache_group_spec import CacheGroupSpec
+from engine.cache_groups.base import CacheGroup, FindBlock, GroupContext, leading_blocks
+from engine.request import BlockTables
+
+
+class ChunkedLocalGroup(CacheGroup):
+    """Layers that look at earlier tokens of the same chunk of ``window_tokens`` only; older chunks are let go.
+
+    So all chunks before that of the next token count as hit, whether anything of them is cached or not.
+    """
+
+    forgets = True
+
+    def __init__(self, spec: CacheGroupSpec, context: GroupContext) -> None:
+        super().__init__(spec, context)
+        assert spec.window_tokens is not None
+        self._chunk_tokens = spec.window_tokens
+        most_live_tokens = spec.window_tokens + context.max_tokens_in_flight
+        self._most_live_blocks = self._blocks_for(min(most_live_tokens, context.max_model_len))
+
+    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+        start = self.num_dead_blocks(num_tokens)
+        tables = leading_blocks(keys, start, num_tokens // self.block_size, find)
+        return [[NULL_BLOCK] * start + table for table in tables]
+
+    def num_dead_blocks(self, num_computed_tokens: int) -> int:
+        return num_computed_tokens // self._chunk_tokens * self._chunk_tokens // self.block_size

@@ -1,0 +1,17 @@
+"""Full attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.cache_groups.base import CacheGroup, FindBlock, leading_blocks
+from engine.request import BlockTables
+
+
+class FullAttentionGroup(CacheGroup):
+    """Layers that look at every earlier token, so every block is kept as long as the request runs."""
+
+    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+        tables = leading_blocks(keys, 0, num_tokens // self.block_size, find)
+        surplus = len(tables[0]) % (self._context.alignment_tokens // self.block_size)
+        return [table[: len(table) - surplus] for table in tables] if surplus else tables

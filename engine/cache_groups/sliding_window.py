@@ -1,0 +1,63 @@
+"""Sliding-window attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.block_pool import NULL_BLOCK
+from engine.cache_group_spec import CacheGroupSpec
+from engine.cache_groups.base import CacheGroup, FindBlock, GroupContext
+from engine.request import BlockTables
+
+
+class SlidingWindowGroup(CacheGroup):
+    """Layers that look at the ``window_tokens`` latest tokens, the current one included; older blocks are let go.
+
+    A hit needs only the blocks that the next token looks at, so by default only the tails of prefixes that are worth
+    resending are given keys.
+    """
+
+    forgets = True
+
+    def __init__(self, spec: CacheGroupSpec, context: GroupContext) -> None:
+        super().__init__(spec, context)
+        assert spec.window_tokens is not None
+        self._window_tokens = spec.window_tokens
+        self._tail_blocks = self._blocks_for(spec.window_tokens - 1)
+        most_live_tokens = spec.window_tokens - 1 + context.max_tokens_in_flight
+        self._most_live_blocks = self._blocks_for(min(most_live_tokens, context.max_model_len)) + 1
+
+    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+        num_blocks = min(num_tokens // self.block_size, len(keys[0]))
+        tables = [[NULL_BLOCK] * num_blocks for _ in keys]
+        run = end = 0
+        for index in range(num_blocks - 1, -1, -1):
+            blocks = [block for group_keys in keys if (block := find(group_keys[index])) is not None]
+            if len(blocks) < len(keys):
+                run = 0
+                continue
+            if run == 0:
+                if (index + 1) * self.block_size % self._context.alignment_tokens:
+                    continue
+                end = index + 1
+            for table, block in zip(tables, blocks, strict=True):
+                table[index] = block
+            run += 1
+            if run >= self._tail_blocks:
+                break
+        if run == 0:
+            return [[] for _ in keys]
+        start = end - run
+        return [[NULL_BLOCK] * start + table[start:end] for table in tables]
+
+    def num_dead_blocks(self, num_computed_tokens: int) -> int:
+        return max(0, num_computed_tokens - self._window_tokens + 1) // self.block_size
+
+    def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
+        end = (index + 1) * self.block_size
+        tail_tokens = self._tail_blocks * self.block_size
+        interval = self._context.retention_interval
+        if interval != 0:
+            unit = self._context.alignment_tokens if interval is None else interval
+            boundaries = [*boundaries, -(-end // unit) * unit]
+        return any(boundary - tail_tokens < end <= boundary for boundary in boundaries)
