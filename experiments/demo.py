@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import tempfile
 
 from experiments import replay
 from experiments.parser import CommandParser
-from workloads.demo import DEMO_WORKLOAD
-from workloads.native import write_workload
+from experiments.trace_options import DEMO
 
 DEMO_OPTIONS = (
     "--model meta-llama/Llama-3.1-8B --gpu rtx-4090 --max-model-len 8192 --num-gpu-blocks-override 1800 "
@@ -17,8 +14,7 @@ DEMO_OPTIONS = (
 )
 
 EPILOGUE = f"""\
-It is `kvtwin replay demo.jsonl {DEMO_OPTIONS}`
-with a workload that comes with kvtwin.
+It is `kvtwin replay {DEMO} {DEMO_OPTIONS}`.
 
 example:
   kvtwin demo
@@ -30,10 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the workload to a temporary file and replay it as a user would."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        write_workload("demo.jsonl", DEMO_WORKLOAD, description="the demo of kvtwin")
-        print(f"$ kvtwin replay demo.jsonl {DEMO_OPTIONS}\n", flush=True)
-        parser = CommandParser()
-        replay.add_arguments(parser)
-        return replay.run(parser.parse_args(["demo.jsonl", *DEMO_OPTIONS.split()]))
+    """Replay the bundled workload as a user would."""
+    print(f"$ kvtwin replay {DEMO} {DEMO_OPTIONS}\n", flush=True)
+    parser = CommandParser()
+    replay.add_arguments(parser)
+    return replay.run(parser.parse_args([DEMO, *DEMO_OPTIONS.split()]))

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +23,7 @@ from experiments.engine_options import add_engine_arguments, engine_config
 from experiments.errors import UserError
 from experiments.load_options import Load, add_load_arguments, shape_load
 from experiments.output_options import add_output_arguments, output_settings
-from experiments.run_folder import check_free, write_run_folder
+from experiments.run_folder import check_free, run_files, write_run_folder
 from experiments.run_summary import RunContext, summarise
 from experiments.run_text import bench_lines, cache_lines
 from experiments.size import capacity_line
@@ -64,20 +64,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay a trace. Exit code 1 when nothing was completed, or the server hung."""
-    output = output_settings(args)
     if args.out:
         check_free(args.out)
+    replayed = replay(args, show_progress=True)
+    summary = replayed.summary
+    if args.out:
+        write_run_folder(args.out, replayed.files())
+    if args.json:
+        print(json.dumps({"date": _now()} | summary, indent=2, allow_nan=False))
+    else:
+        lines = [*replayed.heading, "", *bench_lines(summary, output_settings(args)), *cache_lines(summary)]
+        print("\n".join([*lines, *(f"* {verdict}" for verdict in summary["verdicts"])]))
+    return 0 if summary["completed"] and not summary["unfinished"] else 1
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of a replay."""
+
+    summary: dict[str, Any]
+    """The figures under the keys of docs/output.md."""
+    heading: list[str]
+    """Lines that say what was simulated."""
+    _recorder: Recorder
+    _configuration: dict[str, Any]
+    _machine: dict[str, Any]
+
+    def files(self) -> dict[str, bytes]:
+        """The files of the run's folder, by name."""
+        return run_files(self._recorder, self._configuration, self.summary, self._machine)
+
+
+def replay(
+    args: argparse.Namespace,
+    open_trace: Callable[[argparse.Namespace], Workload] = open_trace,
+    *,
+    show_progress: bool = False,
+) -> Replayed:
+    """Simulate a server that is sent the trace that ``open_trace`` opens. UserError: settings that cannot be."""
+    output = output_settings(args)
     sizing = resolve_sizing(args)
     config = engine_config(args, sizing)
     step_time = step_time_model(args.step_time, sizing.inputs)
     workload = open_trace(args)
     load = shape_load(args, workload)
-    for warning in workload.warnings:
-        print(f"kvtwin: warning: {warning}", file=sys.stderr)
-    started_s = time.perf_counter()
-    with _progress(load.num_requests) as advance:
+    if show_progress:
+        for warning in workload.warnings:
+            print(f"kvtwin: warning: {warning}", file=sys.stderr)
+    started_s, started_cpu_s = time.perf_counter(), time.process_time()
+    with _progress(load.num_requests, show_progress) as advance:
         recorder = simulate(args, config, step_time, load, advance)
-    elapsed_s = time.perf_counter() - started_s
+    machine = _machine(time.perf_counter() - started_s, time.process_time() - started_cpu_s)
     context = RunContext(
         model=sizing.inputs.shape.name,
         num_prompts=load.num_requests,
@@ -88,17 +125,8 @@ def run(args: argparse.Namespace) -> int:
     summary = summarise(recorder, config, sizing.plan, context, output)
     summary["num_unsorted"] = workload.num_unsorted
     summary["verdicts"] = verdicts(summary, recorder, config, load)
-    if args.out:
-        write_run_folder(
-            args.out, recorder, _configuration(args, sizing, config, step_time), summary, _machine(elapsed_s)
-        )
-    if args.json:
-        print(json.dumps({"date": _now()} | summary, indent=2, allow_nan=False))
-    else:
-        lines = _heading(args, sizing, step_time, workload, summary)
-        lines += ["", *bench_lines(summary, output), *cache_lines(summary)]
-        print("\n".join([*lines, *(f"* {verdict}" for verdict in summary["verdicts"])]))
-    return 0 if summary["completed"] and not summary["unfinished"] else 1
+    heading = _heading(args, sizing, step_time, workload, summary)
+    return Replayed(summary, heading, recorder, _configuration(args, sizing, config, step_time), machine)
 
 
 def simulate(
@@ -133,10 +161,17 @@ def _raise_refusal(source: str, reason: str) -> None:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
+def _progress(total: int, show: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr for runs of more than two seconds; call it with the number done."""
     with tqdm(
-        total=total, unit="req", delay=PROGRESS_DELAY_S, mininterval=0.5, leave=False, desc="replay", file=sys.stderr
+        total=total,
+        unit="req",
+        delay=PROGRESS_DELAY_S,
+        mininterval=0.5,
+        leave=False,
+        desc="replay",
+        file=sys.stderr,
+        disable=not show,
     ) as bar:
 
         def advance(num_done: int) -> None:
@@ -199,11 +234,11 @@ def _configuration(
     }
 
 
-def _machine(elapsed_s: float) -> dict[str, Any]:
+def _machine(elapsed_s: float, cpu_s: float) -> dict[str, Any]:
     return {
         "date": _now(),
         "wall_s": round(elapsed_s, 3),
-        "cpu_s": round(time.process_time(), 3),
+        "cpu_s": round(cpu_s, 3),
         "python": platform.python_version(),
         "platform": platform.platform(),
     }

@@ -5,6 +5,7 @@ Everything but ``machine.json`` (wall times, host facts) is the same, byte for b
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -32,10 +33,21 @@ def check_free(folder: Path) -> None:
         raise _cannot(folder, error) from None
 
 
-def write_run_folder(
-    folder: Path, recorder: Recorder, config: dict[str, Any], summary: dict[str, Any], machine: dict[str, Any]
-) -> None:
-    """Write the run under a temporary name, then rename, so that a killed run leaves nothing half-written.
+def run_files(
+    recorder: Recorder, config: dict[str, Any], summary: dict[str, Any], machine: dict[str, Any]
+) -> dict[str, bytes]:
+    """The files of a run by name."""
+    return {
+        "config.yaml": yaml.safe_dump(config, sort_keys=False).encode(),
+        "summary.json": _json(summary),
+        "machine.json": _json(machine),
+        "requests.parquet": _table(recorder.requests),
+        "steps.parquet": _table(recorder.steps),
+    }
+
+
+def write_run_folder(folder: Path, files: dict[str, bytes]) -> None:
+    """Write ``files`` under a temporary name, then rename, so that a killed run leaves nothing half-written.
 
     Of several runs into one folder the first to end has it.
     """
@@ -44,11 +56,8 @@ def write_run_folder(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         try:
-            (partial / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-            _write_json(partial / "summary.json", summary)
-            _write_json(partial / "machine.json", machine)
-            _write_table(partial / "requests.parquet", recorder.requests)
-            _write_table(partial / "steps.parquet", recorder.steps)
+            for name, content in files.items():
+                (partial / name).write_bytes(content)
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -67,14 +76,15 @@ def _cannot(folder: Path, error: OSError) -> UserError:
     return UserError(f"--out {folder}: {error.strerror or error}")
 
 
-def _write_json(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+def _json(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, indent=2, allow_nan=False).encode() + b"\n"
 
 
-def _write_table(path: Path, columns: RequestColumns | StepColumns) -> None:
+def _table(columns: RequestColumns | StepColumns) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
     table = {field.name: pyarrow.array(getattr(columns, field.name)) for field in fields(columns)}
-    with open(path, "wb") as file:  # pyarrow takes only names that are UTF-8
-        pyarrow.parquet.write_table(pyarrow.table(table), file, compression="zstd")
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(table), sink, compression="zstd")
+    return sink.getvalue()

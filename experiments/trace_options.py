@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
+from workloads.demo import DemoReader
 from workloads.formats import FORMATS, open_workload
 from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
 
 _KEYS = ("timestamp", "input-length", "output-length", "hash-ids")
+DEMO = "demo"
+"""The name of the bundled workload; a file of that name goes before it."""
+
 _SHORTEST_UNIT_S = 1e-9
 _LONGEST_UNIT_S = 86_400.0
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """The workload file and how to read it."""
-    parser.add_argument("trace", metavar="TRACE", help="workload file: plain, gzip or xz")
+    parser.add_argument("trace", metavar="TRACE", help="workload file: plain, gzip or xz; demo: the bundled workload")
     group = parser.add_argument_group("reading the trace")
     add = group.add_argument
     add("--format", choices=tuple(FORMATS), help="force a format (else recognised from the file's content)")
@@ -41,6 +47,8 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_trace(args: argparse.Namespace) -> Workload:
     """The workload of the command line. WorkloadError, a UserError to be: it cannot be read."""
+    if args.trace == DEMO and not os.path.exists(DEMO):
+        return Workload.of(Path(DEMO), DemoReader())
     options: dict[str, Any] = {}
     if args.timed_trace_chunk_hash_size is not None:
         options["hash_block_tokens"] = args.timed_trace_chunk_hash_size

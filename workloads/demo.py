@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
 from workloads.distributions import LogNormal, Uniform
 from workloads.generator import SyntheticWorkload, SystemPrompts
+from workloads.reader import Reader
+from workloads.request_record import RequestRecord
 
 DEMO_WORKLOAD = SyntheticWorkload(
     num_requests=300,
@@ -19,3 +26,20 @@ DEMO_WORKLOAD = SyntheticWorkload(
 Meant for a pool of 1,500 to 2,500 blocks of 16 tokens: shared system prompts and earlier turns hit, blocks
 are evicted between turns, and at the busiest times requests are preempted.
 """
+
+
+@dataclass(frozen=True)
+class DemoReader(Reader):
+    """Reads the demo workload, from no file."""
+
+    name: ClassVar[str] = "bundled"
+
+    @property
+    def first_line_names(self) -> frozenset[str]:
+        return frozenset()
+
+    def recognises(self, first_lines: list[str]) -> bool:
+        return False
+
+    def read(self, path: Path) -> Iterator[RequestRecord]:
+        yield from DEMO_WORKLOAD

@@ -1,13 +1,13 @@
 """``kvtwin replay``: what is sent, what is refused, what is printed and kept."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 import yaml
 
-from experiments import run_folder
 from experiments.run_text import WIDTH
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
 
@@ -388,15 +388,15 @@ def test_what_a_killed_run_left_does_not_matter(kvtwin, mooncake, tmp_path):
 def test_two_runs_into_one_folder_do_not_mix(kvtwin, script, mooncake, tmp_path, monkeypatch):
     """Both start while the name is free; the one that is done first has it, whole."""
     trace, folder, codes = mooncake(), tmp_path / "run", []
-    write_table = run_folder._write_table
+    write = Path.write_bytes
 
-    def overtaken(path, columns):
+    def overtaken(path, content):
         if not codes:
             other = script("replay", trace, *SMALL_SERVER, "--num-prompts", "5", "--out", folder)
             codes.append((other.communicate(), other.returncode)[1])
-        write_table(path, columns)
+        write(path, content)
 
-    monkeypatch.setattr(run_folder, "_write_table", overtaken)
+    monkeypatch.setattr(Path, "write_bytes", overtaken)
     kvtwin("replay", trace, *SMALL_SERVER, "--out", folder).complains("run: already exists")
     assert codes == [0]
     assert json.loads((folder / "summary.json").read_text())["num_prompts"] == 5
@@ -409,8 +409,9 @@ def test_a_folder_that_cannot_be_finished_is_not_there(kvtwin, mooncake, tmp_pat
     def fail(*_args):
         raise error
 
-    monkeypatch.setattr("experiments.run_folder._write_table", fail)
-    outcome = kvtwin("replay", mooncake(), *SMALL_SERVER, "--out", tmp_path / "run")
+    trace = mooncake()
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    outcome = kvtwin("replay", trace, *SMALL_SERVER, "--out", tmp_path / "run")
     assert (outcome.code, outcome.out) == (130 if isinstance(error, KeyboardInterrupt) else 2, "")
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
 
@@ -453,7 +454,7 @@ def test_a_generated_trace_is_replayed(kvtwin, summary_of, tmp_path):
 def test_the_demo_shows_hits_evictions_and_preemptions(kvtwin):
     outcome = kvtwin("demo")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "demo.jsonl (kvtwin): 300 requests" in outcome.out
+    assert "demo (bundled): 300 requests" in outcome.out
     for label in ("Evicted blocks:", "Preemptions (requests):", "Tokens computed twice:"):
         (line,) = [line for line in outcome.out.splitlines() if line.startswith(label)]
         assert line.split()[-1 if label[0] == "E" else 2] != "0"
