@@ -78,7 +78,7 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
     plan, inputs = sizing.plan, sizing.inputs
     if inputs.pipeline_parallel_size != 1:
         raise UserError("--pipeline-parallel-size: replay models one pipeline stage so far; `size` plans several")
-    if len(plan.groups) != 1 or plan.groups[0].kind != "full":
+    if len(plan.groups) != 1 or plan.groups[0].kind != "full_attention":
         raise UserError(f"{inputs.shape.name}: {_needs_groups(sizing)}")
     if plan.num_blocks > MOST_BLOCKS:
         raise UserError(
@@ -123,6 +123,6 @@ def _needs_groups(sizing: SizingResult) -> str:
         f"its layers need {len(groups)} cache group{'s' if len(groups) > 1 else ''} ({', '.join(kinds)}); "
         "replay models one group of full attention so far"
     )
-    if "full" in kinds and "mamba" not in kinds:
+    if "full_attention" in kinds and "mamba" not in kinds:
         text += ": --disable-hybrid-kv-cache-manager treats windows as full attention"
     return text

@@ -130,7 +130,7 @@ def plan_lines(result: SizingResult) -> list[str]:
     plan, inputs = result.plan, result.inputs
     lines = [
         "",
-        f"{'group':<6} {'kind':<15} {'window':>7} {'layers':>6} {'block':>6} {'page bytes':>11} "
+        f"{'group':<6} {'kind':<23} {'window':>7} {'layers':>6} {'block':>6} {'page bytes':>11} "
         f"{'padding':>8} {'blocks per ' + str(plan.max_model_len) + ' tokens':>26}",
     ]
     for index, group in enumerate(plan.groups):
@@ -138,7 +138,7 @@ def plan_lines(result: SizingResult) -> list[str]:
         pages = sorted({layer.page_bytes for layer in group.layers})
         needed = group.request_blocks(plan.max_model_len, plan.in_flight_tokens, plan.mamba_blocks)
         lines.append(
-            f"{index:<6} {group.kind:<15} {window:>7} {len(group.layers):>6} {group.block_size:>6} "
+            f"{index:<6} {group.kind:<23} {window:>7} {len(group.layers):>6} {group.block_size:>6} "
             f"{'/'.join(map(str, pages)):>11} {plan.padding_share(group):>8.2%} {needed:>26}"
         )
     per_token = inputs.shape.token_bytes(inputs.kv_cache_dtype, inputs.tensor_parallel_size)

@@ -48,7 +48,7 @@ class CacheLayer:
             return mamba_blocks
         if window is None:
             return ceil_div(length_tokens, self.block_size)
-        if self.kind == "chunked_local":
+        if self.kind == "chunked_local_attention":
             return ceil_div(min(window + in_flight_tokens, length_tokens), self.block_size)
         return ceil_div(min(window - 1 + in_flight_tokens, length_tokens), self.block_size) + 1
 
@@ -119,12 +119,12 @@ def _windows_as_full(layers: list[CacheLayer]) -> list[CacheLayer]:
     """Without the hybrid manager, windows beside full attention keep everything."""
     if _is_one_kind(layers):
         return layers
-    if not any(layer.kind == "full" for layer in layers) or any(layer.kind == "mamba" for layer in layers):
+    if not any(layer.kind == "full_attention" for layer in layers) or any(layer.kind == "mamba" for layer in layers):
         raise SizingError("without the hybrid KV cache manager these kinds of layers cannot share one group")
-    for kind in ("sliding_window", "chunked_local"):
+    for kind in ("sliding_window", "chunked_local_attention"):
         if len({layer.spec.window_tokens for layer in layers if layer.kind == kind}) > 1:
             raise SizingError("without the hybrid KV cache manager all windows must have the same size")
-    block_sizes = {layer.block_size for layer in layers if layer.kind == "full"}
+    block_sizes = {layer.block_size for layer in layers if layer.kind == "full_attention"}
     if len(block_sizes) > 1:
         raise SizingError("without the hybrid KV cache manager full attention must have one block size")
     return [_as_full(layer, *block_sizes) for layer in layers]
@@ -132,7 +132,7 @@ def _windows_as_full(layers: list[CacheLayer]) -> list[CacheLayer]:
 
 def _as_full(layer: CacheLayer, block_size: int) -> CacheLayer:
     page_bytes = layer.page_bytes * block_size // layer.block_size
-    spec = replace(layer.spec, kind="full", window_tokens=None)
+    spec = replace(layer.spec, kind="full_attention", window_tokens=None)
     return CacheLayer(spec, block_size, data_bytes=page_bytes, page_bytes=page_bytes)
 
 

@@ -69,10 +69,12 @@ _NOT_UNDERSTOOD = {
     "linear_attn_config": "linear attention other than Qwen3-Next's",
 }
 
+_FULL: tuple[LayerKind, None] = ("full_attention", None)
+
 _LAYER_KINDS: dict[str, LayerKind] = {
-    "full_attention": "full",
+    "full_attention": "full_attention",
     "sliding_attention": "sliding_window",
-    "chunked_attention": "chunked_local",
+    "chunked_attention": "chunked_local_attention",
     "linear_attention": "mamba",
 }
 
@@ -141,18 +143,18 @@ def _attention_kinds(fields: Fields) -> list[tuple[LayerKind, int | None]]:
         return [_named_kind(fields, str(kind)) for kind in fields["layer_types"][:count]]
     if fields.get("full_attention_interval"):
         every = fields.integer("full_attention_interval")
-        return [("full", None) if (i + 1) % every == 0 else ("mamba", None) for i in range(count)]
+        return [_FULL if (i + 1) % every == 0 else ("mamba", None) for i in range(count)]
     if fields.get("attention_chunk_size"):
         return _chunked_where_rope(fields, count)
     window = fields.get("sliding_window")
     if not window or fields.get("use_sliding_window") is False:
-        return [("full", None)] * count
+        return [_FULL] * count
     window = fields.integer("sliding_window")
     pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
     if pattern:
-        return [("full", None) if (i + 1) % int(pattern) == 0 else ("sliding_window", window) for i in range(count)]
+        return [_FULL if (i + 1) % int(pattern) == 0 else ("sliding_window", window) for i in range(count)]
     first = int(fields.get("max_window_layers") or 0) if fields.get("use_sliding_window") else 0
-    return [("full", None) if i < first else ("sliding_window", window) for i in range(count)]
+    return [_FULL if i < first else ("sliding_window", window) for i in range(count)]
 
 
 def _named_kind(fields: Fields, layer_type: str) -> tuple[LayerKind, int | None]:
@@ -161,7 +163,7 @@ def _named_kind(fields: Fields, layer_type: str) -> tuple[LayerKind, int | None]
     kind = _LAYER_KINDS[layer_type]
     if kind == "sliding_window":
         return kind, fields.integer("sliding_window")
-    if kind == "chunked_local":
+    if kind == "chunked_local_attention":
         return kind, fields.integer("attention_chunk_size")
     return kind, None
 
@@ -173,7 +175,7 @@ def _chunked_where_rope(fields: Fields, count: int) -> list[tuple[LayerKind, int
     if not rope:
         every = int(fields.get("no_rope_layer_interval") or 4)
         rope = [(i + 1) % every != 0 for i in range(count)]
-    return [("chunked_local", chunk) if rope[i] else ("full", None) for i in range(count)]
+    return [("chunked_local_attention", chunk) if rope[i] else _FULL for i in range(count)]
 
 
 def _weight_format(fields: Fields, dtype: str) -> tuple[str | None, WeightFormat | None]:

@@ -93,7 +93,7 @@ def _latent_attention(fields: Fields, hidden: int) -> dict[str, Any]:
     query_latent = int(fields.get("q_lora_rank") or 0)
     sharded = (query_latent or hidden) * heads * (nope + rope) + latent * heads * (nope + value)
     return {
-        "spec": LayerSpec("full", 1, latent + rope, is_latent=True),
+        "spec": LayerSpec("full_attention", 1, latent + rope, is_latent=True),
         "query_heads": heads,
         "attention_width": latent + rope + latent,
         "prefill_attention_width": nope + rope + value,

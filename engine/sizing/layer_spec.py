@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-LayerKind = Literal["full", "sliding_window", "chunked_local", "mamba"]
+LayerKind = Literal["full_attention", "sliding_window", "chunked_local_attention", "mamba"]
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes per value of the model dtypes."""

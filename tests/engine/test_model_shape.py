@@ -39,7 +39,7 @@ def read(**fields):
 
 
 def kinds(shape):
-    letters = {"full": "F", "sliding_window": "W", "chunked_local": "C", "mamba": "M"}
+    letters = {"full_attention": "F", "sliding_window": "W", "chunked_local_attention": "C", "mamba": "M"}
     return "".join(letters[layer.spec.kind] for layer in shape.layers)
 
 
@@ -105,7 +105,7 @@ def test_mla_keeps_one_latent_and_no_values():
 
 
 def test_tensor_parallelism_divides_kv_heads_but_leaves_one():
-    spec = LayerSpec("full", 8, 128, 128)
+    spec = LayerSpec("full_attention", 8, 128, 128)
     assert [spec.on_rank(tp).num_kv_heads for tp in (1, 2, 8, 16)] == [8, 4, 1, 1]
     with pytest.raises(ValueError, match="do not divide"):
         spec.on_rank(3)

@@ -21,13 +21,18 @@ from experiments.catalogue import load_model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_plans.json").read_text())
 KINDS = {
-    "FullAttentionSpec": "full",
+    "FullAttentionSpec": "full_attention",
     "SlidingWindowSpec": "sliding_window",
-    "ChunkedLocalAttentionSpec": "chunked_local",
+    "ChunkedLocalAttentionSpec": "chunked_local_attention",
+}
+ORACLE_KINDS = {
+    "full": "full_attention",
+    "sliding_window": "sliding_window",
+    "chunked_local": "chunked_local_attention",
 }
 
 
-def layer(kind="full", kv_heads=8, head=128, window=None, block_size=16, head_v=None, count=1):
+def layer(kind="full_attention", kv_heads=8, head=128, window=None, block_size=16, head_v=None, count=1):
     spec = LayerSpec(kind, kv_heads, head, head_v or head, window)
     page = spec.token_bytes("auto", "float16") * block_size
     return [CacheLayer(spec, block_size, page, page)] * count
@@ -45,7 +50,7 @@ def golden_plan(case):
             cache_layer
             for entry in rank
             for cache_layer in layer(
-                entry["type"],
+                ORACLE_KINDS[entry["type"]],
                 entry["num_kv_heads"],
                 entry["head_size"],
                 entry.get("sliding_window") or entry.get("attention_chunk_size"),
