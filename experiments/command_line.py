@@ -31,6 +31,7 @@ COMMANDS = {
     "size": Command("experiments.size", "from gigabytes to blocks, without a trace"),
     "trace inspect": Command("experiments.trace_inspect", "what is in a trace file, and what it lacks"),
     "trace generate": Command("experiments.trace_generate", "write a synthetic workload, seeded"),
+    "sweep": Command("experiments.sweep", "replay a trace under many settings; compare"),
     "demo": Command("experiments.demo", "replay a bundled workload on a small pool"),
     "models": Command("experiments.list_models", "models known by name"),
     "gpus": Command("experiments.list_gpus", "GPUs known by name"),

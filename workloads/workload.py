@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,8 @@ from workloads.request_record import RequestRecord
 class Workload:
     """The requests of one file, in order of arrival; requests that arrive together keep the order of the file.
 
-    Iterating reads the file again, each time from its start. Of a file whose rows are sorted one record is
-    held at a time; else as many as lie between a row's place in the file and its place in time.
+    Iterating reads the file again, each time from its start, unless it is :meth:`held`. Of a file whose rows are
+    sorted one record is held at a time; else as many as lie between a row's place in the file and its place in time.
     ``num_unsorted`` counts the rows that arrive earlier than a row before them. ``warnings`` are sentences
     for the user.
     """
@@ -33,6 +33,7 @@ class Workload:
     warnings: tuple[str, ...] = ()
     _origin_ns: int = field(default=0, repr=False)
     _ranks: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+    _held: tuple[RequestRecord, ...] | None = field(default=None, repr=False, compare=False)
 
     @property
     def format_name(self) -> str:
@@ -41,7 +42,19 @@ class Workload:
     def __len__(self) -> int:
         return self.num_requests
 
+    def held(self, most_ids: int) -> Workload:
+        """The same workload, read once and held in memory; itself if its records hold more than ``most_ids`` ids."""
+        held, num_ids = [], 0
+        for record in self:
+            held.append(record)
+            num_ids += len(record.token_ids or ()) + len(record.hash_ids or ()) + len(record.output_token_ids or ())
+            if num_ids > most_ids:
+                return self
+        return replace(self, _held=tuple(held))
+
     def __iter__(self) -> Iterator[RequestRecord]:
+        if self._held is not None:
+            return iter(self._held)
         records = self._from_origin() if self._origin_ns else self.reader.read(self.path)
         return records if self._ranks is None else _reordered(records, self._ranks)
 
