@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
+from experiments.session_options import add_session_arguments, play_sessions
 from workloads.json_rows import LAST_NS
 from workloads.load_shaping import first_requests, scale_rate, set_request_rate
 from workloads.request_record import RequestRecord
+from workloads.sessions import PlayedSessions
 from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
 
@@ -43,7 +45,7 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
         type=BURSTINESS,
         default=1.0,
         metavar="B",
-        help="with --request-rate, 1: Poisson arrivals; below 1: burstier",
+        help="with --request-rate or --session-rate, 1: Poisson arrivals; below 1: burstier",
     )
     add(
         "--max-concurrency",
@@ -57,18 +59,20 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="outputs end by length; with --no-ignore-eos by an EOS token, which async scheduling sees a step late",
     )
-    add("--seed", type=Whole(0), default=0, metavar="N", help="of drawn arrival times")
+    add("--seed", type=Whole(0), default=0, metavar="N", help="of drawn arrival times and sessions")
     add("--strict", action="store_true", help="stop at the first request that cannot be served, instead of counting it")
+    add_session_arguments(parser)
 
 
 @dataclass(frozen=True)
 class Load:
     """What is sent: a workload with its arrival times shaped. Each iteration starts anew."""
 
-    workload: Workload
+    workload: Workload | PlayedSessions
     num_requests: int
     rate_scale: float
     request_rate: float | None
+    session_rate: float | None
     burstiness: float
     max_concurrency: int | None
     seed: int
@@ -76,10 +80,11 @@ class Load:
     @property
     def ignores_arrivals(self) -> bool:
         """Whether clients send as soon as they may."""
-        return self.max_concurrency is not None and self.request_rate is None and self.rate_scale == 1.0
+        asked_for = self.request_rate is not None or self.session_rate is not None or self.rate_scale != 1.0
+        return self.max_concurrency is not None and not asked_for
 
     def __iter__(self) -> Iterator[RequestRecord]:
-        records = iter(first_requests(self.workload, self.num_requests))
+        records = first_requests(self.workload, self.num_requests)
         if self.ignores_arrivals:
             return set_request_rate(records, self.num_requests, math.inf)
         if self.request_rate is not None:
@@ -93,13 +98,29 @@ def shape_load(args: argparse.Namespace, workload: Workload) -> Load:
     """The load of the command line. UserError: settings that exclude each other, or arrivals beyond the clock."""
     if args.request_rate is not None and args.rate_scale != 1.0:
         raise UserError("--request-rate and --rate-scale exclude each other: one replaces, one scales arrival times")
-    if args.burstiness != 1.0 and args.request_rate is None:
-        raise UserError("--burstiness: needs --request-rate")
-    num_requests = min(len(workload), args.num_prompts or len(workload))
-    if workload.last_arrival_ns > LAST_NS * args.rate_scale:
+    if args.burstiness != 1.0 and args.request_rate is None and args.session_rate is None:
+        raise UserError("--burstiness: needs --request-rate or --session-rate")
+    played = play_sessions(args, workload)
+    if not workload.reader.has_session_starts and not (
+        args.session_rate or args.concurrent_sessions or args.max_concurrency
+    ):
+        raise UserError(
+            f"--session-rate: needed, because the sessions of a {workload.format_name} file have no start times "
+            "(inf: all at once); or --concurrent-sessions, or --max-concurrency"
+        )
+    sent = played or workload
+    num_requests = min(len(sent), args.num_prompts or len(sent))
+    if sent.last_arrival_ns > LAST_NS * args.rate_scale:
         raise UserError(f"--rate-scale: {args.rate_scale:g} stretches the trace beyond 292 years")
     if args.request_rate is not None and num_requests / args.request_rate > LAST_NS / SECOND_NS:
         raise UserError(f"--request-rate: {args.request_rate:g} stretches the trace beyond 292 years")
     return Load(
-        workload, num_requests, args.rate_scale, args.request_rate, args.burstiness, args.max_concurrency, args.seed
+        sent,
+        num_requests,
+        args.rate_scale,
+        args.request_rate,
+        args.session_rate,
+        args.burstiness,
+        args.max_concurrency,
+        args.seed,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -116,7 +117,7 @@ def overload_verdict(recorder: Recorder, load: Load) -> str | None:
     """
     columns = recorder.requests
     started = as_array(columns.first_scheduled_ns) != NEVER  # the others were rejected
-    if load.max_concurrency is not None or not started.any():
+    if load.max_concurrency is not None or load.session_rate == math.inf or not started.any():
         return None
     arrival, finish = as_array(columns.arrival_ns)[started], as_array(columns.finish_ns)[started]
     first_ns, last_ns = int(arrival.min()), int(arrival.max())
@@ -131,6 +132,8 @@ def overload_verdict(recorder: Recorder, load: Load) -> str | None:
     flag, rate = "--rate-scale", load.rate_scale
     if load.request_rate is not None:
         flag, rate = "--request-rate", load.request_rate
+    if load.session_rate is not None:
+        flag, rate = "--session-rate", load.session_rate
     return (
         f"overload: {tokens / span_ns * SECOND_NS:,.0f} tokens/s are offered, {tokens / busy_ns * SECOND_NS:,.0f} "
         f"tokens/s can be sustained (prompt, cached or not, and output); when the last request arrived, {at_last:,} "

@@ -13,7 +13,8 @@ class Clients:
     """Send the records of a workload, each when it is due and the server has a place for it.
 
     * A record is due at its ``arrival_ns``; a later turn of a session (``think_time_ns``) that long after the
-      turn before it completed, but not before its ``arrival_ns``.
+      turns before it completed, but not before its ``arrival_ns``.
+    * A record with predecessors (``after``) is due when the last of their delays is over, but not before that.
     * With ``max_concurrency``, at most that many requests are with the server; others wait here, in order.
 
     ``serve`` takes a record that is sent. Whoever serves says :meth:`request_done` once per record, be it at once.
@@ -32,6 +33,9 @@ class Clients:
         """Records that are due and wait for a place."""
         self._is_sending = False
         self._sessions: dict[str, _Session] = {}
+        self._happened_ns: dict[_Event, int] = {}
+        """When requests of sessions were dispatched and completed."""
+        self._waiting_for: dict[_Event, list[_Waiting]] = {}
 
     def start(self, workload: Iterable[RequestRecord]) -> None:
         """Begin with a workload whose records come in order of ``arrival_ns``."""
@@ -39,11 +43,12 @@ class Clients:
         self._next_record = next(self._records, None)
         self._read_arrivals()
 
-    def request_done(self, session: str | None) -> None:
-        """A request that was sent, of this session if any, is no longer with the server."""
+    def request_done(self, record: RequestRecord) -> None:
+        """A record that was sent is no longer with the server."""
         self._num_at_server -= 1
-        if session is not None:
-            self._turn_done(self._sessions[session])
+        if record.session is not None:
+            self._happen(record.request_id, dispatched=False)
+            self._turn_done(self._sessions[record.session])
         if not self._is_sending:
             self._send_ready()
             self._read_arrivals()
@@ -51,6 +56,7 @@ class Clients:
     def unsent(self) -> Iterator[RequestRecord]:
         """The records that were never sent, once nothing can happen any more."""
         yield from self._ready
+        yield from {id(waiting): waiting.record for all in self._waiting_for.values() for waiting in all}.values()
         for session in self._sessions.values():
             yield from session.later_turns
         if self._next_record is not None:
@@ -70,29 +76,52 @@ class Clients:
 
     def _arrive(self, record: RequestRecord) -> None:
         if record.session is None:
-            self._send(record)
+            self._send_after(record, record.arrival_ns)
             return
         session = self._sessions.setdefault(record.session, _Session())
         if record.think_time_ns is None:
             session.num_open += 1
-            self._send(record)
-        elif session.num_open or session.later_turns:
-            session.later_turns.append(record)
+            self._send_after(record, record.arrival_ns)
         else:
-            session.num_open += 1
-            self._send_after_thinking(record, session.completed_ns)
+            session.later_turns.append(record)
+            self._take_turn(session)
 
     def _turn_done(self, session: _Session) -> None:
         session.num_open -= 1
         session.completed_ns = self._clock.now_ns
-        if session.later_turns and not session.num_open:
-            session.num_open += 1
-            self._send_after_thinking(session.later_turns.popleft(), session.completed_ns)
+        self._take_turn(session)
 
-    def _send_after_thinking(self, record: RequestRecord, completed_ns: int) -> None:
-        assert record.think_time_ns is not None
-        due_ns = max(completed_ns + record.think_time_ns, record.arrival_ns)
-        if due_ns <= self._clock.now_ns:
+    def _take_turn(self, session: _Session) -> None:
+        """Let the user of a session think about the next turn, if no answer is outstanding."""
+        if session.later_turns and not session.num_open:
+            record = session.later_turns.popleft()
+            assert record.think_time_ns is not None
+            session.num_open += 1
+            self._send_after(record, max(session.completed_ns + record.think_time_ns, record.arrival_ns))
+
+    def _happen(self, request_id: str, *, dispatched: bool) -> None:
+        """A request was dispatched, or completed: whoever waits for that has one thing less to wait for."""
+        event = request_id, dispatched
+        self._happened_ns[event] = self._clock.now_ns
+        for waiting in self._waiting_for.pop(event, ()):
+            waiting.num_events -= 1
+            if not waiting.num_events:
+                self._send_after(waiting.record, waiting.due_ns)
+
+    def _send_after(self, record: RequestRecord, due_ns: int) -> None:
+        """Send a record at ``due_ns``, or when the delays behind its predecessors are over, whichever is later."""
+        missing = []
+        for predecessor in record.after:
+            event = predecessor.request_id, predecessor.dispatched
+            if event in self._happened_ns:
+                due_ns = max(due_ns, self._happened_ns[event] + predecessor.delay_ns)
+            else:
+                missing.append(event)
+        if missing:
+            waiting = _Waiting(record, due_ns, len(missing))
+            for event in missing:
+                self._waiting_for.setdefault(event, []).append(waiting)
+        elif due_ns <= self._clock.now_ns:
             self._send(record)
         else:
             self._clock.call_at(due_ns, lambda _event: self._send(record))
@@ -108,8 +137,26 @@ class Clients:
         self._is_sending = True
         while self._ready and (self._max_concurrency is None or self._num_at_server < self._max_concurrency):
             self._num_at_server += 1
-            self._serve(self._ready.popleft())
+            record = self._ready.popleft()
+            if record.session is not None:
+                self._happen(record.request_id, dispatched=True)
+            self._serve(record)
         self._is_sending = False
+
+
+_Event = tuple[str, bool]
+"""A request's id, and whether its dispatch is meant, not its completion."""
+
+
+class _Waiting:
+    """A record that waits for ``num_events`` predecessors, and in any case until ``due_ns``."""
+
+    __slots__ = ("due_ns", "num_events", "record")
+
+    def __init__(self, record: RequestRecord, due_ns: int, num_events: int) -> None:
+        self.record = record
+        self.due_ns = due_ns
+        self.num_events = num_events
 
 
 class _Session:

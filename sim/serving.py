@@ -69,7 +69,7 @@ class ServerSimulation:
         self._on_progress = on_progress
         self._on_refusal = on_refusal
         self._num_done = 0
-        self._session_of: dict[Request, str] = {}
+        self._record_of: dict[Request, RequestRecord] = {}
         self._tickets: deque[tuple[PredictedStep, int]] = deque()
         """Of each step in flight, in order: the executor's ticket, and when the step was submitted."""
         self._device_free_ns = 0
@@ -95,12 +95,11 @@ class ServerSimulation:
         if refusal:
             self.recorder.refuse(record, refusal)
             self._report_refusal(record, refusal)
-            self._request_done(record.session)
+            self._request_done(record)
             return
         now_ns = self._clock.now_ns
         request = self._factory.make(record, now_ns)
-        if record.session is not None:
-            self._session_of[request] = record.session
+        self._record_of[request] = record
         self.recorder.arrive(request, record, now_ns)
         self._executor.expect(request, record)
         try:
@@ -123,14 +122,14 @@ class ServerSimulation:
         ended = self.scheduler.take_ended()
         for request in ended:
             self.recorder.end(request, self._clock.now_ns)
-            self._request_done(self._session_of.pop(request, None))
+            self._request_done(self._record_of.pop(request))
         return bool(ended)
 
-    def _request_done(self, session: str | None) -> None:
+    def _request_done(self, record: RequestRecord) -> None:
         self._num_done += 1
         if self._on_progress:
             self._on_progress(self._num_done)
-        self._clients.request_done(session)
+        self._clients.request_done(record)
 
     # ---------------------------------------------------------------- the engine
 

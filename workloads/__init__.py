@@ -6,12 +6,13 @@ Importing this package reads no data and imports no heavy package.
 from workloads.errors import WorkloadError
 from workloads.formats import FORMATS, open_workload
 from workloads.native import write_workload
-from workloads.request_record import ImageSpan, RequestRecord
+from workloads.request_record import ImageSpan, Predecessor, RequestRecord
 from workloads.workload import Workload
 
 __all__ = [
     "FORMATS",
     "ImageSpan",
+    "Predecessor",
     "RequestRecord",
     "Workload",
     "WorkloadError",

@@ -17,17 +17,17 @@ from workloads.mooncake import MooncakeReader
 from workloads.native import NativeReader
 from workloads.reader import Reader, names_in
 from workloads.text_lines import text_lines
+from workloads.weka import WekaReader
 from workloads.workload import Workload
 
 FORMATS: dict[str, type[Reader]] = {
-    reader.name: reader for reader in (NativeReader, MooncakeReader, AzureReader, LLMServingSimReader)
+    reader.name: reader for reader in (NativeReader, MooncakeReader, AzureReader, LLMServingSimReader, WekaReader)
 }
 """Every readable format by name, in the order in which they are tried."""
 
 _NOT_SUPPORTED_YET: dict[str, set[str]] = {
     "BurstGPT": {"Timestamp", "Request tokens", "Response tokens"},
     "Vidur": {"num_prefill_tokens", "num_decode_tokens"},
-    "Weka agentic": {"block_size", "hash_id_scope", "requests"},
     "Dynamo agentic Mooncake": {"schema", "block_size", "hash_id_scope"},
     "Dynamo request trace": {"event_type"},
     "Applied Compute agentic": {"num_turns", "input_prompt_length"},

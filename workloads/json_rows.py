@@ -70,6 +70,13 @@ class JsonRow:
             raise self.error(key, f"expected Unicode text, got half a surrogate pair: {shown(value)}")
         return value
 
+    def boolean(self, key: str) -> bool:
+        """The truth value under ``key``."""
+        value = self.required(key)
+        if not isinstance(value, bool):
+            raise self.error(key, f"expected true or false, got {shown(value)}")
+        return value
+
     def time_ns(self, key: str, unit_ns: int) -> int:
         """The time under ``key``, counted there in units of ``unit_ns``, as whole ns (ties to even)."""
         value = self.required(key)
@@ -92,11 +99,22 @@ class JsonRow:
         for index, value in enumerate(ids) if set(map(type, ids)) - {int} else ():
             if type(value) is not int:
                 raise self.error(f"{key}[{index}]", f"expected an integer, got {shown(value)}")
-        if minimum is not None and ids and min(ids) < minimum:
-            raise self.error(key, f"expected integers of at least {minimum}, got {min(ids)}")
-        if ids and max(max(ids), -min(ids)) > LARGEST:
+        smallest, largest = (min(ids), max(ids)) if ids else (0, 0)
+        if minimum is not None and ids and smallest < minimum:
+            raise self.error(key, f"expected integers of at least {minimum}, got {smallest}")
+        if max(largest, -smallest) > LARGEST:
             raise self.error(key, f"expected integers in 64 bits, got {shown(max(ids, key=abs))}")
         return ids
+
+    def objects(self, key: str) -> list[JsonRow]:
+        """The list of JSON objects under ``key``, as rows that name themselves ``key[index]``."""
+        values = self.required(key)
+        if not isinstance(values, list):
+            raise self.error(key, f"expected a list of objects, got {shown(values)}")
+        for index, value in enumerate(values):
+            if not isinstance(value, dict):
+                raise self.error(f"{key}[{index}]", f"expected an object, got {shown(value)}")
+        return [JsonRow(f"{self.source}: {key}[{index}]", value) for index, value in enumerate(values)]
 
 
 def json_rows(path: Path) -> Iterator[JsonRow]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from workloads.errors import WorkloadError
 from workloads.json_rows import JsonRow, json_rows, shown
 from workloads.reader import Reader
-from workloads.request_record import ImageSpan, RequestRecord
+from workloads.request_record import ImageSpan, Predecessor, RequestRecord
 
 VERSION = 1
 _HEADER_KEYS = ("kvtwin_workload", "description")
@@ -32,8 +32,10 @@ _KEYS = (
     "images",
     "session",
     "think_time_ns",
+    "after",
 )
 _IMAGE_KEYS = ("hash", "offset_tokens", "length_tokens")
+_AFTER_KEYS = ("id", "delay_ns", "dispatched")
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,10 @@ def _values(record: RequestRecord) -> dict[str, Any]:
         values["session"] = record.session
     if record.think_time_ns is not None:
         values["think_time_ns"] = record.think_time_ns
+    if record.after:
+        values["after"] = [
+            dict(zip(_AFTER_KEYS, (of.request_id, of.delay_ns, of.dispatched), strict=True)) for of in record.after
+        ]
     return values
 
 
@@ -137,6 +143,7 @@ def _record(row: JsonRow) -> RequestRecord:
         lora_name=row.text("lora") if "lora" in values else None,
         session=row.text("session") if "session" in values else None,
         think_time_ns=row.time_ns("think_time_ns", 1) if "think_time_ns" in values else None,
+        after=tuple(map(_predecessor, row.objects("after"))) if "after" in values else (),
         source=row.source,
     )
     record.images = _images(row, record.prompt_tokens)
@@ -162,12 +169,8 @@ def _record(row: JsonRow) -> RequestRecord:
 
 
 def _images(row: JsonRow, prompt_tokens: int) -> tuple[ImageSpan, ...]:
-    images = row.values.get("images", [])
-    if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
-        raise row.error("images", f"expected a list of objects, got {shown(images)}")
     spans = []
-    for index, image in enumerate(images):
-        image_row = JsonRow(f"{row.source}: images[{index}]", image)
+    for image_row in row.objects("images") if "images" in row.values else ():
         _refuse_unknown_keys(image_row, _IMAGE_KEYS)
         span = ImageSpan(
             content_hash=image_row.text("hash"),
@@ -179,6 +182,13 @@ def _images(row: JsonRow, prompt_tokens: int) -> tuple[ImageSpan, ...]:
             raise image_row.error("length_tokens", f"expected an end within {prompt_tokens} prompt tokens, got {end}")
         spans.append(span)
     return tuple(spans)
+
+
+def _predecessor(row: JsonRow) -> Predecessor:
+    _refuse_unknown_keys(row, _AFTER_KEYS)
+    return Predecessor(
+        request_id=row.text("id"), delay_ns=row.time_ns("delay_ns", 1), dispatched=row.boolean("dispatched")
+    )
 
 
 def _refuse_unknown_keys(row: JsonRow, known: tuple[str, ...]) -> None:

@@ -25,6 +25,9 @@ class Reader(ABC):
     wall_clock: ClassVar[bool] = False
     """Whether the file's times are dates, so that a workload must count them from its first arrival."""
 
+    has_session_starts: ClassVar[bool] = True
+    """Whether the file says when its sessions start. Else all start at 0, and are read one after the other."""
+
     @property
     @abstractmethod
     def first_line_names(self) -> frozenset[str]:

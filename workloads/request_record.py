@@ -18,6 +18,15 @@ class ImageSpan:
     length_tokens: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """An earlier request that must have completed, or with ``dispatched`` been sent, ``delay_ns`` before this one."""
+
+    request_id: str
+    delay_ns: int
+    dispatched: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
     """One request of a workload.
@@ -32,11 +41,14 @@ class RequestRecord:
 
     The output is known by length and, when ``output_token_ids`` is given, by content.
 
-    ``arrival_ns`` counts from the start of the workload. A record with ``think_time_ns`` is a later turn of
-    its ``session``: it arrives that long after the session's previous turn *completed*, and ``arrival_ns`` is
-    only the time at which the trace saw it. Only the simulator can tell whether two requests with equal
-    ``request_id`` are in flight together, so it decides on them. ``source`` names where the record was read,
-    as ``file:line``, for error messages.
+    ``arrival_ns`` counts from the start of the workload; the request is never sent before. A record with
+    ``think_time_ns`` is a later turn of its ``session``: it is sent that long after the session's earlier turns
+    *completed*. ``after`` names requests of other sessions, or turns of its own, that it waits for as well: a
+    sub-agent is a session whose first turn waits for a turn of its parent. They come earlier in the workload and
+    have a session and an id of their own. The ``arrival_ns`` of a request that waits is as if answers took no time.
+
+    Only the simulator can tell whether two requests with equal ``request_id`` are in flight together, so it
+    decides on them. ``source`` names where the record was read, as ``file:line``, for error messages.
     """
 
     request_id: str
@@ -53,6 +65,7 @@ class RequestRecord:
     images: tuple[ImageSpan, ...] = ()
     session: str | None = None
     think_time_ns: int | None = None
+    after: tuple[Predecessor, ...] = ()
     source: str = ""
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.errors import WorkloadError
+from workloads.json_rows import LAST_NS, shown
 from workloads.reader import Reader
 from workloads.request_record import RequestRecord
 
@@ -21,7 +22,8 @@ class Workload:
     Iterating reads the file again, each time from its start, unless it is :meth:`held`. Of a file whose rows are
     sorted one record is held at a time; else as many as lie between a row's place in the file and its place in time.
     ``num_unsorted`` counts the rows that arrive earlier than a row before them. ``warnings`` are sentences
-    for the user.
+    for the user. Where sessions have no start (`Reader.has_session_starts`), all start at 0 and come one after the
+    other, as in the file.
     """
 
     path: Path
@@ -56,7 +58,7 @@ class Workload:
         if self._held is not None:
             return iter(self._held)
         records = self._from_origin() if self._origin_ns else self.reader.read(self.path)
-        return records if self._ranks is None else _reordered(records, self._ranks)
+        return records if self._ranks is None else reordered(records, self._ranks)
 
     def _from_origin(self) -> Iterator[RequestRecord]:
         for record in self.reader.read(self.path):
@@ -69,10 +71,12 @@ class Workload:
 
         Raises `WorkloadError` on a bad row, or when there is none at all.
         """
-        times_ns = np.fromiter((record.arrival_ns for record in reader.read(path)), dtype=np.int64)
+        times_ns = np.fromiter(_arrivals_ns(reader.read(path)), dtype=np.int64)
         if not len(times_ns):
             raise WorkloadError(str(path), "expected at least one request, found none")
-        num_unsorted = int(np.count_nonzero(times_ns < np.maximum.accumulate(times_ns)))
+        num_unsorted = 0
+        if reader.has_session_starts:
+            num_unsorted = int(np.count_nonzero(times_ns < np.maximum.accumulate(times_ns)))
         ranks = None
         if num_unsorted:
             ranks = np.empty(len(times_ns), dtype=np.int64)
@@ -93,8 +97,21 @@ class Workload:
         )
 
 
-def _reordered(records: Iterator[RequestRecord], ranks: NDArray[np.int64]) -> Iterator[RequestRecord]:
-    """Yield ``records`` by rank, holding back those whose turn has not come."""
+def _arrivals_ns(records: Iterator[RequestRecord]) -> Iterator[int]:
+    """The arrival of each record; raises `WorkloadError` where one waits for a request that does not come before it."""
+    arrivals_ns: dict[str, int] = {}
+    for record in records:
+        for predecessor in record.after:
+            name = predecessor.request_id
+            if arrivals_ns.get(name, LAST_NS) > record.arrival_ns:
+                raise WorkloadError(record.source, f"after: expected a turn that arrives earlier, got {shown(name)}")
+        if record.session is not None:
+            arrivals_ns[record.request_id] = record.arrival_ns
+        yield record.arrival_ns
+
+
+def reordered(records: Iterator[RequestRecord], ranks: NDArray[np.int64]) -> Iterator[RequestRecord]:
+    """Yield the ``i``-th of ``records`` as number ``ranks[i]``, holding back those whose turn has not come."""
     held: dict[int, RequestRecord] = {}
     next_rank = 0
     for record, rank in zip(records, map(int, ranks), strict=True):

@@ -303,6 +303,45 @@ def test_shaping_the_load(kvtwin, mooncake, tmp_path):
     assert drawn != arrivals("--request-rate", "5", "--num-prompts", "4", "--burstiness", "0.2")
 
 
+def test_playing_sessions(kvtwin, native, tmp_path):
+    """Two sessions of three turns, 100 s of thinking between them; the device takes no time."""
+    turns = [{"session": str(turn % 2), "arrival_ns": turn * 10**9} for turn in range(6)]
+    trace = native(*turns[:2], *({"think_time_ns": 100 * 10**9} | turn for turn in turns[2:]))
+
+    def arrivals(*options):
+        return arrivals_s(kvtwin, trace, tmp_path, *options)
+
+    assert arrivals() == [0, 1, 100, 101, 200, 201]
+    assert arrivals("--session-rate", "inf") == [0, 0, 100, 100, 200, 200]
+    assert arrivals("--session-rate", "inf", "--think-time", "7") == [0, 0, 7, 7, 14, 14]
+    assert arrivals("--think-time", "0") == [0, 0, 0, 1, 1, 1]
+    assert arrivals("--think-time-scale", "0.5") == [0, 1, 50, 51, 100, 101]
+    assert arrivals("--think-time-cap", "20", "--think-time-scale", "0.5") == [0, 1, 20, 21, 40, 41]
+    assert arrivals("--concurrent-sessions", "1") == [0, 100, 200, 200, 300, 400]
+    assert arrivals("--concurrent-sessions", "2", "--num-prompts", "3") == [0, 0, 100]
+    first, *later = arrivals("--session-rate", "0.1", "--num-sessions", "1", "--seed", "1")
+    assert first > 0
+    assert later == [pytest.approx(first + 100), pytest.approx(first + 200)]
+
+
+WEKA_ROW = {
+    "id": "s", "block_size": 64, "hash_id_scope": "local",
+    "requests": [
+        {"t": t, "type": "n", "model": "m", "in": 64 * ids, "out": 5, "hash_ids": list(range(ids)), "api_time": 1.0}
+        for t, ids in ((0, 10), (30, 70), (60, 12))
+    ],
+}  # fmt: skip
+
+
+def test_sessions_without_start_need_a_rate_and_refused_turns_do_not_stop_them(kvtwin, summary_of, write):
+    trace = write(WEKA_ROW, WEKA_ROW | {"id": "t"})
+    kvtwin("replay", trace, *SMALL_SERVER).complains("--session-rate: needed", "weka file have no start times")
+    for options in (["--session-rate", "0.1"], ["--concurrent-sessions", "1"], ["--max-concurrency", "1"]):
+        summary = summary_of(trace, *options)
+        assert (summary["completed"], summary["rejected_by_reason"]) == (4, {"prompt >= max_model_len": 2})
+        assert summary["prefix_cache_hits"] == 2 * 640  # of the last turns; the session's first computes the 640
+
+
 def test_a_closed_loop_is_never_above_its_limit(summary_of, mooncake):
     summary = summary_of(mooncake(), "--max-concurrency", "3", "--step-time", "linear")
     assert summary["max_concurrent_requests"] == 3

@@ -10,7 +10,7 @@ from engine.config import EngineConfig
 from sim.recording import NEVER
 from sim.serving import ServerSimulation
 from workloads.errors import WorkloadError
-from workloads.request_record import RequestRecord
+from workloads.request_record import Predecessor, RequestRecord
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
 
@@ -360,6 +360,71 @@ def test_turns_of_sessions_never_overlap(think_times, outputs, sessions, max_con
             due_ns = ends[f"{session}/{turn - 1}"] + think_time_ns
             sent_ns = arrivals[f"{session}/{turn}"]
             assert sent_ns == due_ns if max_concurrency is None else sent_ns >= due_ns
+
+
+def behind(*names, delay_ns=0, dispatched=False):
+    return tuple(Predecessor(request_id=name, delay_ns=delay_ns, dispatched=dispatched) for name in names)
+
+
+def test_a_sub_agent_starts_behind_its_parents_turn_and_the_parent_waits_for_it():
+    workload = [
+        record("ask", session="parent", output=2),
+        record("search", session="agent", output=3, after=behind("ask", delay_ns=50)),
+        think("read", "agent", 20, output=2),
+        think("go on", "parent", 30, after=behind("read", delay_ns=7)),
+        think("end", "parent", 1),
+    ]
+    recorder = serve(workload)
+    assert column(recorder, "arrival_ns") == {"ask": 0, "search": 250, "read": 570, "go on": 777, "end": 878}
+
+
+def test_a_request_may_wait_for_a_dispatch():
+    """It is sent while the other is still being served; a dispatch that waits for a place counts when it is sent."""
+    workload = [
+        record("1", session="a", output=9),
+        record("2", session="b", output=2),
+        record("3", session="c", after=behind("2", delay_ns=10, dispatched=True)),
+    ]
+    assert column(serve(workload), "arrival_ns") == {"1": 0, "2": 0, "3": 10}
+    assert column(serve(workload, max_concurrency=1), "arrival_ns") == {"1": 0, "2": 900, "3": 1100}
+    assert column(serve(workload, max_concurrency=2), "arrival_ns") == {"1": 0, "2": 0, "3": 200}
+
+
+def test_what_waits_for_a_refused_request_goes_on():
+    workload = [
+        record("1", session="a", output=0),
+        record("2", session="b", after=behind("1", delay_ns=5)),
+        record("3", after=behind("1", "2", delay_ns=5) + behind("2", dispatched=True)),
+    ]
+    assert column(serve(workload), "arrival_ns") == {"2": 5, "3": 110}
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_nobody_is_sent_before_those_it_waits_for(data):
+    """Whatever waits for whatever, with places at the server scarce or not."""
+    integers = st.integers(0, 300)
+    workload, predecessors = [], {}
+    for index in range(data.draw(st.integers(2, 12))):
+        earlier = data.draw(st.lists(st.integers(0, index - 1), max_size=3)) if index else []
+        name, session = str(index), str(data.draw(st.integers(0, 4)))
+        after = sum(
+            (behind(str(of), delay_ns=data.draw(integers), dispatched=data.draw(st.booleans())) for of in earlier), ()
+        )
+        think_time_ns = data.draw(integers) if any(other.session == session for other in workload) else None
+        turns = [other.request_id for other in workload if other.session == session]
+        predecessors[name] = after + (() if think_time_ns is None else behind(*turns, delay_ns=think_time_ns))
+        workload.append(
+            record(name, session=session, think_time_ns=think_time_ns, after=after, output=data.draw(st.integers(1, 4)))
+        )
+    max_concurrency = data.draw(st.sampled_from([None, 1, 2]))
+    recorder = serve(workload, max_concurrency=max_concurrency)
+    sent, done = (column(recorder, name) for name in ("arrival_ns", "finish_ns"))
+    assert recorder.num_unsent == 0
+    assert len(sent) == len(workload)
+    for name, after in predecessors.items():
+        due_ns = max(((sent if of.dispatched else done)[of.request_id] + of.delay_ns for of in after), default=0)
+        assert sent[name] == due_ns if max_concurrency is None else sent[name] >= due_ns
 
 
 def test_a_turn_without_think_time_is_in_the_next_step_as_if_it_had_been_waiting():

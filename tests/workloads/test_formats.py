@@ -9,7 +9,7 @@ from workloads.reader import Reader
 from workloads.text_lines import text_lines
 
 MOONCAKE = '{"timestamp": 0, "input_length": 5, "output_length": 4}'
-KNOWN = "kvtwin, mooncake, azure, llmservingsim"
+KNOWN = "kvtwin, mooncake, azure, llmservingsim, weka"
 
 
 def message_of(path, *arguments, **options):
@@ -76,7 +76,6 @@ def test_unknown_files_are_told_what_is_nearest(write):
     [
         ("burstgpt/BurstGPT_1.head42.csv", "BurstGPT"),
         ("vidur/splitwise_code.csv.gz", "Vidur"),
-        ("weka/kv-cache-tester-710.jsonl.xz", "Weka agentic"),
         ("dynamo/agentic-mooncake.jsonl", "Dynamo agentic Mooncake"),
         ("dynamo/dynamo-standard.jsonl", "Dynamo request trace"),
         ("dynamo/applied-compute-agentic.jsonl", "Applied Compute agentic"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workloads import ImageSpan, RequestRecord, WorkloadError, open_workload, write_workload
+from workloads import ImageSpan, Predecessor, RequestRecord, WorkloadError, open_workload, write_workload
 
 HEADER = '{"kvtwin_workload": 1}'
 times = st.integers(0, 2**63 - 1)
@@ -52,6 +52,18 @@ def test_what_is_written_is_read(tmp_path, written, name):
     assert [file.name for file in tmp_path.iterdir() if "partial" in file.name] == []
 
 
+def test_predecessors_are_written_and_read(tmp_path):
+    def turn(name, arrival_ns, *after):
+        return RequestRecord(
+            request_id=name, arrival_ns=arrival_ns, prompt_tokens=1, output_tokens=1, session=name, after=after
+        )
+
+    early, late = (Predecessor(request_id="a", delay_ns=5, dispatched=dispatched) for dispatched in (True, False))
+    written = [turn("a", 1), turn("b", 1, early, late), turn("c", 7, late)]
+    write_workload(tmp_path / "w.jsonl", written)
+    assert [replace(record, source="") for record in open_workload(tmp_path / "w.jsonl")] == written
+
+
 def test_gz_is_compressed(tmp_path):
     record = RequestRecord(request_id="a", arrival_ns=0, prompt_tokens=1, output_tokens=1)
     write_workload(tmp_path / "w.gz", [record])
@@ -81,7 +93,7 @@ def good(rest: str = "") -> str:
             "'colour': unknown key, expected one of id, arrival_ns, prompt_tokens, token_ids, hash_ids, "
             "hash_block_tokens, output_tokens, output_token_ids, priority, cache_salt, lora, images, "
             "session, "
-            "think_time_ns",
+            "think_time_ns, after",
         ),
         (good(', "token_ids": [1, 2]'), "token_ids: expected 3 ids, got 2"),
         (
@@ -100,7 +112,17 @@ def good(rest: str = "") -> str:
         (good(', "output_token_ids": []'), "output_token_ids: expected 1 ids, got 0"),
         (good(', "think_time_ns": 5'), "think_time_ns: expected a session beside it, but it is missing"),
         (good(', "session": 5'), "session: expected a string, got 5"),
-        (good(', "images": [5]'), "images: expected a list of objects, got [5]"),
+        (good(', "images": 5'), "images: expected a list of objects, got 5"),
+        (good(', "images": [5]'), "images[0]: expected an object, got 5"),
+        (good(', "after": [{"id": "x"}]'), "after[0]: delay_ns: expected this key, but it is missing"),
+        (
+            good(', "after": [{"id": "x", "delay_ns": 1, "dispatched": 0}]'),
+            "after[0]: dispatched: expected true or false, got 0",
+        ),
+        (
+            good(', "after": [{"id": "a", "delay_ns": 1, "dispatched": false}]'),
+            "after: expected a turn that arrives earlier, got 'a'",
+        ),
         (
             good(', "images": [{"hash": "h", "offset_tokens": 2, "length_tokens": 2}]'),
             "images[0]: length_tokens: expected an end within 3 prompt tokens, got 4",
