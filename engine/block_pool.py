@@ -40,8 +40,8 @@ class BlockPool:
         """Blocks that lost their key because they were handed out again."""
         self.num_hashed_blocks = 0
         """Blocks that have a key."""
-        self.evicted_keys: list[int] | None = None
-        """Set to a list to have the keys of evicted blocks appended to it, in order of eviction."""
+        self.evicted: list[tuple[int, int]] | None = None
+        """Set to a list to have evicted blocks appended to it with the keys that they lost, in order of eviction."""
         self.ref_counts = array("q", [0]) * num_blocks
         self.keys = array("q", [NO_KEY]) * num_blocks
         # The free queue is a ring through a sentinel, whose index is num_blocks.
@@ -179,8 +179,8 @@ class BlockPool:
         self.keys[block] = NO_KEY
         self.num_evictions += 1
         self.num_hashed_blocks -= 1
-        if self.evicted_keys is not None:
-            self.evicted_keys.append(key)
+        if self.evicted is not None:
+            self.evicted.append((block, key))
         successor = self._next_same[block]
         if successor == block:
             del self._block_of_key[key]

@@ -12,6 +12,7 @@ VLLM_VERSION = "0.33.0"
 """The vLLM release whose decisions the engine reproduces."""
 
 SCHEDULING_POLICIES = ("fcfs", "priority")
+PREEMPTION_MODES = ("recompute", "swap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,12 @@ class EngineConfig:
     async_scheduling: bool = True
     max_loras: int = 0
     """Adapters that may run at once; 0 refuses requests with an adapter."""
+    preemption_mode: str = "recompute"
+    """recompute is vLLM's; swap keeps the computed tokens of preempted requests in the host."""
+    num_swap_blocks: int = 0
+    """Host blocks for preempted requests."""
+    num_offload_blocks: int = 0
+    """Host blocks for evicted blocks; 0 is no offload tier."""
     enable_kv_cache_events: bool = False
     vllm_strict: bool = False
 
@@ -63,6 +70,11 @@ class EngineConfig:
         _at_least("max_loras", self.max_loras, 0)
         _one_of("prefix_caching_hash_algo", self.prefix_caching_hash_algo, HASH_ALGORITHMS)
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
+        _one_of("preemption_mode", self.preemption_mode, PREEMPTION_MODES)
+        _at_least("num_swap_blocks", self.num_swap_blocks, int(self.preemption_mode == "swap"))
+        _at_least("num_offload_blocks", self.num_offload_blocks, 0)
+        if self.num_offload_blocks and not self.enable_prefix_caching:
+            raise ValueError("num_offload_blocks: blocks can be found in the host only with enable_prefix_caching")
         for spec in self.cache_groups:
             if (
                 spec.kind == "full_attention"

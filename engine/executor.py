@@ -22,6 +22,10 @@ class Admission:
     """Its whole tables, hit blocks first: a copy."""
     resumed: bool
     """Whether it ran before and was preempted."""
+    swapped: bool = False
+    """Whether it continues with what it had computed before: its hit is no lookup then."""
+    num_external_tokens: int = 0
+    """Of the hit tokens, those that only the offload tier had."""
 
 
 class BlockCopy(NamedTuple):
@@ -32,9 +36,20 @@ class BlockCopy(NamedTuple):
     destination: int
 
 
+class HostCopy(NamedTuple):
+    """A device block and the host block that it is copied to or from: whatever its region of memory holds."""
+
+    device_block: int
+    host_block: int
+
+
 @dataclass(slots=True)
 class Step:
     """One batch to run. The first three lists are parallel, in scheduling order.
+
+    A step carries out ``saves``, then ``loads``, then ``copies``, each in order, and only then writes and reads. So a
+    block that a preempted request lost can be handed out in the same step, and so can an evicted one: what it held
+    before the step is in the host by then. Host blocks that a step reads are not written by it.
 
     Within a layer all KV writes of a step come before all its reads: requests admitted together may share blocks
     that the step itself fills. In async scheduling a request's input may be a placeholder: the output that an
@@ -52,6 +67,10 @@ class Step:
     admitted: list[Admission] = field(default_factory=list)
     new_blocks: list[tuple[Request, BlockTables]] = field(default_factory=list)
     """Blocks added to tables of requests that ran before."""
+    saves: list[HostCopy] = field(default_factory=list)
+    """Device blocks to copy to the host."""
+    loads: list[HostCopy] = field(default_factory=list)
+    """Host blocks to copy to the device."""
     copies: list[BlockCopy] = field(default_factory=list)
     """Blocks to copy before the step writes anything, in order."""
     preempted: list[Request] = field(default_factory=list)

@@ -32,6 +32,7 @@ class InvariantChecker:
         self._check_references()
         self._check_free_queue()
         self._check_cache_map()
+        self._check_host_memory()
 
     def check_step(self, step: Step) -> None:
         """Raise InvariantError if a step that was just scheduled contradicts itself or breaks the token budget."""
@@ -113,3 +114,20 @@ class InvariantChecker:
             sum(len(pool.blocks_with_key(key)) for key in distinct) == len(with_key), "the map names a block twice"
         )
         _require(cache.phantom_blocks <= set(with_key), "a phantom block has no key")
+
+    def _check_host_memory(self) -> None:
+        cache = self._scheduler.kv_cache
+        config = self._scheduler.config
+        expected = range(1, config.num_swap_blocks + 1)
+        if cache.swap:
+            owned = list(cache.swap.pool.free_blocks())
+            for request, blocks in cache.swap.owned_blocks():
+                _require(request.status is RequestStatus.PREEMPTED, f"{request} is swapped")
+                _require(not request.block_tables, f"{request} is swapped and holds blocks")
+                owned += blocks
+            _require(sorted(owned) == list(expected), "host blocks for swapping are lost or owned twice")
+        if cache.offload:
+            first = expected.stop
+            owned = [*cache.offload.pool.free_blocks(), *cache.offload.cached_blocks()]
+            expected = range(first, first + config.num_offload_blocks)
+            _require(sorted(owned) == list(expected), "host blocks of the offload tier are lost or owned twice")

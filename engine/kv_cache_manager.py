@@ -12,10 +12,13 @@ from engine.block_keys import KeySpace
 from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from engine.cache_groups import GroupContext, make_group
 from engine.config import EngineConfig
-from engine.executor import BlockCopy
+from engine.executor import BlockCopy, HostCopy
+from engine.host_pool import HostLoad
 from engine.kv_events import KVEventLog
+from engine.offload_tier import OffloadTier
 from engine.prefix_lookup import PrefixLookup
 from engine.request import BlockTables, Request
+from engine.swap_space import SwapSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,12 @@ class Hit:
     num_tokens: int
     num_phantom_tokens: int = 0
     """Tokens of vLLM's answer that lie in blocks which no step ever filled."""
+    loads: Sequence[HostLoad] = ()
+    """Positions whose content lies in the host; the tables hold null blocks there."""
+    num_external_tokens: int = 0
+    """Tokens that only the offload tier had."""
+    is_swapped: bool = False
+    """Whether this is what a preempted request had, not what a lookup found."""
 
 
 class KVCacheManager:
@@ -54,8 +63,13 @@ class KVCacheManager:
         """Blocks with a key whose content was never computed."""
         self._copies: list[BlockCopy] = []
         self.events = KVEventLog(keys) if config.enable_kv_cache_events else None
-        if self.events:
-            self.pool.evicted_keys = []
+        does_swap = config.preemption_mode == "swap"
+        self.swap = SwapSpace(config.num_swap_blocks, self.groups, self.pool) if does_swap else None
+        first = config.num_swap_blocks + 1
+        self.offload = OffloadTier(config.num_offload_blocks, first) if config.num_offload_blocks else None
+        self.host_memory = [memory for memory in (self.swap, self.offload) if memory]
+        if self.events or self.offload:
+            self.pool.evicted = []
 
     def fits_empty_pool(self, num_tokens: int) -> bool:
         """Whether a request of ``num_tokens`` slots fits when nothing else is held."""
@@ -70,6 +84,9 @@ class KVCacheManager:
 
         Changes nothing but the request's junction, where a group could have served more than the others.
         """
+        if self.swap and request in self.swap:
+            tables, num_tokens, loads = self.swap.find(request, self._find_filled)
+            return Hit(tables, num_tokens, loads=loads, is_swapped=True)
         if not self._config.enable_prefix_caching:
             return Hit([[] for _ in self.groups], 0)
         self._extend_keys(request, request.num_tokens)
@@ -79,8 +96,14 @@ class KVCacheManager:
         num_phantom_tokens = self._count_phantom_tokens(tables)
         if num_phantom_tokens and not self._config.vllm_strict:
             tables, num_tokens, longest = self._lookup.find(keys, max_hit_tokens, self._find_filled)
+        num_local_tokens, loads = num_tokens, []
+        if self.offload:
+            found = self._lookup.find(keys, max_hit_tokens, self.offload.second_chance(self._find_filled))
+            if found[1] > num_tokens:
+                tables, num_tokens, longest = found
+                loads = self.offload.take_loads(tables, keys)
         request.junction_tokens = longest if longest > num_tokens else 0
-        return Hit(tables, num_tokens, num_phantom_tokens)
+        return Hit(tables, num_tokens, num_phantom_tokens, loads, num_tokens - num_local_tokens)
 
     def allocate_slots(
         self,
@@ -108,7 +131,7 @@ class KVCacheManager:
             tables = hit.block_tables if hit else request.block_tables
             num_available_blocks = self.pool.num_free_blocks - num_reserved_blocks
             if hit is not None:
-                num_available_blocks -= self._num_idle(hit.block_tables)
+                num_available_blocks -= self._num_idle(hit.block_tables) + len(hit.loads)
                 if reserve_full_sequence:
                     num_sequence_slots = min(request.num_tokens, self._config.max_model_len)
                     if self._missing_to_admit(num_sequence_slots, tables) > num_available_blocks:
@@ -165,6 +188,8 @@ class KVCacheManager:
         if not self.pool.reset():
             return False
         self.phantom_blocks.clear()
+        for memory in self.host_memory:
+            memory.clear()
         if self.events:
             self.events.cleared()
         return True
@@ -186,6 +211,16 @@ class KVCacheManager:
         """Copies between blocks that became necessary since the last call."""
         copies, self._copies = self._copies, []
         return copies
+
+    def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
+        """Copies to and from the host that became necessary since the last call."""
+        saves: list[HostCopy] = []
+        loads: list[HostCopy] = []
+        for memory in self.host_memory:
+            saved, loaded = memory.pool.take_copies()
+            saves += saved
+            loads += loaded
+        return saves, loads
 
     def _missing(self, num_slots: int, tables: BlockTables) -> int:
         missing = 0
@@ -234,15 +269,34 @@ class KVCacheManager:
             self.pool.touch(table)
         request.block_tables = [list(table) for table in hit.block_tables]
         request.num_registered_blocks = [len(table) for table in hit.block_tables]
+        if hit.loads or hit.is_swapped:
+            self._load(request, hit)
+
+    def _load(self, request: Request, hit: Hit) -> None:
+        """Put new blocks, which the next step fills from the host, where an adopted ``hit`` has loads."""
+        blocks = self.pool.allocate(len(hit.loads))
+        for place, block in zip(hit.loads, blocks, strict=True):
+            request.block_tables[place.group_index][place.position] = block
+        if hit.is_swapped:
+            assert self.swap
+            request.num_registered_blocks = self.swap.restore(request, hit.loads, blocks)
+        else:
+            assert self.offload
+            self.offload.load(hit.loads, blocks)
+        self._note_new(blocks)  # only now: what is read may not make room for what is evicted
+        with_key = [(block, place.key) for block, place in zip(blocks, hit.loads, strict=True) if place.key != NO_KEY]
+        self.pool.register([block for block, _ in with_key], [key for _, key in with_key])
+        if self.events:
+            for index, group in enumerate(self.groups):
+                kept = [place.position for place in hit.loads if place.group_index == index and place.key != NO_KEY]
+                if kept:
+                    self.events.stored(request, group, index, range(kept[0], kept[-1] + 1), kept)
 
     def _add_blocks(self, request: Request, num_slots: int) -> BlockTables:
         new_blocks = []
         for index, (group, table) in enumerate(zip(self.groups, request.block_tables, strict=True)):
             blocks = self.pool.allocate(group.blocks_to_add(num_slots, len(table)))
-            if self.phantom_blocks:
-                self.phantom_blocks.difference_update(blocks)
-            if self.events:
-                self._log_evictions(self.events)
+            self._note_new(blocks)
             request.block_tables[index] += blocks
             new_blocks.append(blocks)
         request.num_slots = min(
@@ -268,8 +322,14 @@ class KVCacheManager:
         if len(request.block_keys) < num_blocks:
             request.content.extend_keys(request.block_keys, num_blocks)
 
-    def _log_evictions(self, events: KVEventLog) -> None:
-        for pool_key in self.pool.evicted_keys or ():
-            key, group_index = divmod(pool_key, len(self.groups))
-            events.removed(key, group_index)
-        self.pool.evicted_keys = []
+    def _note_new(self, blocks: Sequence[int]) -> None:
+        """Do what is due when ``blocks`` were handed out."""
+        if self.pool.evicted:
+            for block, key in self.pool.evicted:
+                if self.events:
+                    self.events.removed(*divmod(key, len(self.groups)))
+                if self.offload and block not in self.phantom_blocks and self._find_filled(key) is None:
+                    self.offload.store(key, block)
+            self.pool.evicted.clear()
+        if self.phantom_blocks:
+            self.phantom_blocks.difference_update(blocks)

@@ -76,7 +76,7 @@ class Scheduler:
         while reset_running_requests and self.running:
             request = self.running.pop()
             request.drop_samples = request.num_in_flight_samples
-            self._preempt(request)
+            self._preempt(request, may_swap=False)
         done = self.kv_cache.reset_prefix_cache()
         if done:
             self.statistics.recent_hit_rate.clear()
@@ -110,6 +110,8 @@ class Scheduler:
         step.preempted, self._preempted_since_step = self._preempted_since_step, []
         step.finished, self._finished_since_step = self._finished_since_step, []
         step.copies = self.kv_cache.take_copies()
+        if self.kv_cache.host_memory:
+            step.saves, step.loads = self.kv_cache.take_host_copies()
         self._advance(step)
         self._count_admissions(step)
         return step
@@ -224,8 +226,10 @@ class Scheduler:
         step.new_blocks = [entry for entry in step.new_blocks if entry[0] is not victim]
         self.kv_cache.mark_phantoms(victim)
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, *, may_swap: bool = True) -> None:
         """Take everything from ``request``, which left ``running``, and let it wait (spec section 6)."""
+        if self.kv_cache.swap and may_swap:
+            self.kv_cache.swap.save(request)
         self.kv_cache.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
@@ -252,7 +256,9 @@ class Scheduler:
         self.running.append(request)
         self._add_to_step(step, request, num_new_tokens)
         block_tables = [list(table) for table in request.block_tables]
-        step.admitted.append(Admission(request, hit.num_tokens, block_tables, resumed))
+        step.admitted.append(
+            Admission(request, hit.num_tokens, block_tables, resumed, hit.is_swapped, hit.num_external_tokens)
+        )
         self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
 
     def _add_to_step(self, step: Step, request: Request, num_new_tokens: int) -> None:
@@ -287,7 +293,15 @@ class Scheduler:
         counts = self.statistics.prefix_cache
         before = (counts.requests, counts.queries, counts.hits)
         for admission in step.admitted:
-            counts.record(admission.request.num_tokens, admission.num_hit_tokens, preempted=admission.resumed)
+            if admission.swapped:
+                continue
+            num_tokens, num_external_tokens = admission.request.num_tokens, admission.num_external_tokens
+            num_hit_tokens = admission.num_hit_tokens - num_external_tokens
+            counts.record(num_tokens, num_hit_tokens, preempted=admission.resumed)
+            if self.kv_cache.offload:
+                self.statistics.external_prefix_cache.record(
+                    num_tokens - num_hit_tokens, num_external_tokens, preempted=admission.resumed
+                )
         self.statistics.recent_hit_rate.record_step(
             counts.requests - before[0], counts.queries - before[1], counts.hits - before[2]
         )
@@ -333,6 +347,8 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason, message: str = "") -> None:
         self.kv_cache.free(request)
+        if self.kv_cache.swap:
+            self.kv_cache.swap.drop(request)
         del self.live[request.request_id]
         self._finished_since_step.append(request)
         self._end(request, reason, message)

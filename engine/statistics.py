@@ -75,6 +75,8 @@ class EngineStatistics:
 
     prefix_cache: PrefixCacheStatistics = field(default_factory=PrefixCacheStatistics)
     recent_hit_rate: RecentHitRate = field(default_factory=RecentHitRate)
+    external_prefix_cache: PrefixCacheStatistics = field(default_factory=PrefixCacheStatistics)
+    """The offload tier: of the known tokens, it is asked for those that the device did not hit."""
     num_steps: int = 0
     """Calls of schedule()."""
     num_preemptions: int = 0

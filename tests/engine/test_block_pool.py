@@ -83,7 +83,7 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.num_blocks = 8
         self.pool = BlockPool(self.num_blocks)
-        self.pool.evicted_keys = []
+        self.pool.evicted = []
         self.model = NaivePool(self.num_blocks)
 
     @rule(target=holders, share=st.floats(0, 1), with_null=st.booleans())
@@ -179,7 +179,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.find(key) == next(iter(self.model.blocks_of.get(key, [])), None)
         assert self.pool.num_cached_keys == len(self.model.blocks_of)
         assert self.pool.num_hashed_blocks == len(self.model.key_of)
-        assert self.pool.evicted_keys == self.model.evicted
+        assert [key for _, key in self.pool.evicted] == self.model.evicted
         assert self.pool.num_evictions == len(self.model.evicted)
 
 

@@ -1,0 +1,290 @@
+"""Every request reads its own prefix and nothing else, whatever is shared, evicted, preempted, swapped and offloaded.
+
+The executor of these tests moves contents through the device's and the host's blocks; the last tests break something
+on purpose and must be noticed.
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from engine.block_keys import TokenContent
+from engine.cache_group_spec import CacheGroupSpec
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.host_pool import HostPool
+from engine.invariants import InvariantChecker
+from engine.kv_cache_manager import KVCacheManager
+from engine.request import FinishReason, Request
+from engine.scheduler import Scheduler
+from engine.swap_space import SwapSpace
+from tests.cases.content_executor import NUM_TOKENS, ContentError, ContentExecutor, Prefix
+
+EOS = 0
+INFINITE = 700
+
+MEMORIES = {
+    "recompute": {},
+    "swap": {"preemption_mode": "swap", "num_swap_blocks": INFINITE},
+    "small swap": {"preemption_mode": "swap", "num_swap_blocks": 4},
+    "offload": {"num_offload_blocks": INFINITE},
+    "small offload": {"num_offload_blocks": 7},
+    "both": {"preemption_mode": "swap", "num_swap_blocks": 12, "num_offload_blocks": 11},
+}
+
+GROUPS = {
+    "full": (CacheGroupSpec("full_attention", 4),),
+    "window": (CacheGroupSpec("sliding_window", 4, 9),),
+    "hybrid": (CacheGroupSpec("full_attention", 4), CacheGroupSpec("sliding_window", 4, 6)),
+    "two sizes": (CacheGroupSpec("full_attention", 2), CacheGroupSpec("sliding_window", 4, 7)),
+    "chunks": (CacheGroupSpec("full_attention", 4), CacheGroupSpec("chunked_local_attention", 4, 8)),
+}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    turn: int
+    prompt: list[int]
+    max_tokens: int
+    root: int
+    stops: bool
+    priority: int
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """An abort of request number ``abort``, or a reset of the prefix cache because the weights change."""
+
+    turn: int
+    abort: int | None
+    forced: bool
+
+
+def crowd(seed, groups, *, interrupted=True):
+    """Configuration and workload number ``seed``: requests with shared prefixes that nearly all fit, alone."""
+    rng = random.Random(seed)
+    block_size = min(spec.block_size for spec in groups)
+    usable = rng.randint(8, 16) * len(groups)
+    room = usable // len(groups) * block_size
+    batched = rng.choice((5, 8, 16, 64))
+    config = {
+        "num_blocks": usable + 1,
+        "cache_groups": groups,
+        "async_scheduling": rng.random() < 0.5,
+        "scheduling_policy": rng.choice(("fcfs", "priority")),
+        "max_num_batched_tokens": batched,
+        "max_num_seqs": min(batched, rng.choice((3, 8))),
+        "enable_prefix_caching": rng.random() < 0.85,
+        "scheduler_reserve_full_isl": rng.random() < 0.6,
+        "watermark": rng.choice((0.0, 0.0, 0.1)),
+        "max_model_len": 100,
+        "prefix_cache_retention_interval": rng.choice((0, None)) if len(groups) > 1 else 0,
+    }
+    documents = [[rng.randrange(NUM_TOKENS) for _ in range(room)] for _ in range(3)]
+    events = []
+    for _ in range(rng.randint(6, 20)):
+        prompt = rng.choice(documents)[: rng.randint(1, room * 2 // 3)]
+        prompt = prompt + [rng.randrange(NUM_TOKENS) for _ in range(rng.randint(0, 3))]
+        events.append(
+            Arrival(
+                turn=rng.choice((0, rng.randint(0, 30))),
+                prompt=prompt,
+                max_tokens=rng.randint(1, 15),
+                root=rng.choice((1, 1, 1, 2)),
+                stops=rng.random() < 0.3,
+                priority=rng.randrange(3),
+            )
+        )
+    if interrupted and rng.random() < 0.4:
+        abort = rng.choice((None, rng.randrange(len(events))))
+        events.append(Interruption(rng.randint(0, 40), abort, rng.random() < 0.7))
+    return config, events
+
+
+class Run:
+    """A workload served with real contents; invariants are checked after each iteration."""
+
+    def __init__(self, config, events, **executor):
+        engine_config = EngineConfig(**config)
+        self.scheduler = Scheduler(engine_config)
+        self.executor = ContentExecutor(engine_config, **executor)
+        self.arrivals: dict[Request, Arrival] = {}
+        self.was_reset = False
+        self._core = EngineCore(self.scheduler)
+        self._outputs = []
+        checker = InvariantChecker(self.scheduler)
+        to_come = sorted(events, key=lambda event: event.turn)
+        turn = 0
+        while to_come or self._core.has_work():
+            while to_come and to_come[0].turn <= turn:
+                self._apply(to_come.pop(0))
+            self._iterate(checker)
+            turn += 1
+            assert turn < 3_000, "no end in sight"
+
+    def _apply(self, event):
+        if isinstance(event, Arrival):
+            salt = "other" if event.root == 2 else None
+            request = Request(
+                str(len(self.arrivals)),
+                len(event.prompt),
+                event.max_tokens,
+                TokenContent(self.scheduler.keys, event.prompt, cache_salt=salt),
+                arrival_ns=len(self.arrivals),
+                priority=event.priority,
+                eos_token_id=EOS if event.stops else None,
+            )
+            self.arrivals[request] = event
+            self.executor.expect(request, event.root)
+            self.scheduler.add_request(request)
+        elif event.abort is not None:
+            self.scheduler.abort(str(event.abort))
+        elif self.scheduler.reset_prefix_cache(reset_running_requests=event.forced):
+            self.executor.change_weights()
+            self.was_reset = True
+
+    def _iterate(self, checker):
+        step = self._core.schedule_next()
+        if step is not None:
+            checker.check_step(step)
+            self._outputs.append(self.executor.submit(step))
+        if self._core.must_collect():
+            self._core.process(self._outputs.pop(0))
+        checker.check()
+
+    def check_outputs(self):
+        """Each request said what it would have said alone."""
+        for request, arrival in self.arrivals.items():
+            alone = Prefix(arrival.root, arrival.prompt)
+            for _ in range(request.num_output_tokens):
+                alone.sample()
+            assert request.content.token_ids(0, request.num_tokens) == alone.tokens
+            if request.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+                stopped = arrival.stops and alone.tokens[-1] == EOS
+                assert stopped or request.num_output_tokens == arrival.max_tokens
+
+    @property
+    def events(self):
+        """How often things happened that a test wants to have seen."""
+        cache, statistics = self.scheduler.kv_cache, self.scheduler.statistics
+        counts = Counter(
+            preempted=statistics.num_preemptions,
+            recomputed=statistics.num_recomputed_tokens,
+            evicted=cache.pool.num_evictions,
+        )
+        if cache.swap:
+            counts["swapped out"] = cache.swap.pool.num_saved_blocks
+            counts["swapped in"] = cache.swap.pool.num_loaded_blocks
+            counts["fell back"] = cache.swap.num_fallbacks
+        if cache.offload:
+            counts["offloaded"] = cache.offload.pool.num_saved_blocks
+            counts["loaded"] = cache.offload.pool.num_loaded_blocks
+            counts["external hits"] = statistics.external_prefix_cache.hits
+        return counts
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_every_request_reads_its_own_prefix(memory, groups):
+    seen = Counter()
+    for seed in range(60):
+        config, events = crowd(seed, GROUPS[groups])
+        if "offload" in memory or memory == "both":
+            config["enable_prefix_caching"] = True
+        run = Run(config | MEMORIES[memory], events)
+        run.check_outputs()
+        if memory == "swap" and not run.was_reset:
+            assert run.scheduler.statistics.num_recomputed_tokens == 0
+        seen += run.events
+    wanted = {
+        "recompute": ["recomputed"],
+        "swap": ["swapped in"],
+        "small swap": ["swapped in", "fell back", "recomputed"],
+        "offload": ["external hits"],
+        "small offload": ["external hits"],
+        "both": ["swapped in", "external hits"],
+    }[memory]
+    assert all(seen[event] for event in ["preempted", "evicted", *wanted]), seen
+
+
+# ---------------------------------------------------------------- negative controls
+
+
+def notices(memory, groups="full", **executor):
+    """Whether a broken engine or executor reads what it must not, in some of the crowds."""
+    for seed in range(200):
+        config, events = crowd(seed, GROUPS[groups])
+        config["enable_prefix_caching"] = True
+        try:
+            Run(config | MEMORIES[memory], events, **executor)
+        except ContentError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("memory", "order"),
+    [
+        ("swap", ("load", "copy", "write", "read")),
+        ("offload", ("load", "copy", "write", "read")),
+        ("swap", ("save", "copy", "write", "read")),
+        ("offload", ("save", "copy", "write", "read")),
+        ("swap", ("load", "copy", "write", "save", "read")),
+        ("offload", ("load", "save", "copy", "write", "read")),
+        (
+            "swap",
+            ("save", "copy", "write", "load", "read"),
+        ),  # offloaded blocks are full: nothing more is written to them
+    ],
+)
+def test_another_order_is_noticed(memory, order):
+    assert notices(memory, order=order)
+
+
+def test_host_blocks_overwritten_before_they_are_read_are_noticed(monkeypatch):
+    monkeypatch.setattr(HostPool, "is_read", lambda *_: False)
+    monkeypatch.setattr(HostPool, "free", lambda pool, blocks: pool._free.extend(blocks))
+    assert notices("small offload")
+
+
+def test_an_exchanged_table_entry_is_noticed(monkeypatch):
+    find = SwapSpace.find
+
+    def exchanged(*args):
+        tables, num_tokens, loads = find(*args)
+        if len(loads) > 1:
+            first, second, *rest = loads
+            loads = [first._replace(host_block=second.host_block), second._replace(host_block=first.host_block), *rest]
+        return tables, num_tokens, loads
+
+    monkeypatch.setattr(SwapSpace, "find", exchanged)
+    assert notices("swap")
+
+
+def test_stored_phantoms_are_noticed(monkeypatch):
+    """The step of request 3 is rolled back for request 4; its blocks are evicted by request 5; 6 looks for them."""
+    prompt = list(range(100, 136))
+    config = {
+        "num_blocks": 14,
+        "block_size": 4,
+        "scheduling_policy": "priority",
+        "long_prefill_token_threshold": 12,
+        "async_scheduling": False,
+    }
+    events = [Arrival(0, [index], 3, 1, False, 0) for index in range(3)]
+    events += [Arrival(0, prompt, 1, 1, False, 5), Arrival(1, [50, 51, 52, 53], 3, 1, False, 0)]
+    events += [Interruption(3, 3, False), Arrival(10, list(range(200, 252)), 1, 1, False, 0)]
+    events += [Arrival(20, [*prompt, 0], 1, 1, False, 0)]
+    run = Run(config | MEMORIES["offload"], events)
+    run.check_outputs()
+    assert run.scheduler.statistics.external_prefix_cache.hits == 24
+    monkeypatch.setattr(KVCacheManager, "mark_phantoms", lambda *_: None)
+    with pytest.raises(ContentError):
+        Run(config | MEMORIES["offload"], events)
+
+
+def test_contents_kept_over_a_change_of_weights_are_noticed(monkeypatch):
+    monkeypatch.setattr(SwapSpace, "clear", lambda _: None)  # the device's cache is reset all the same
+    assert notices("swap")
