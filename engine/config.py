@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.block_hashes import HASH_ALGORITHMS
 from engine.cache_group_spec import CacheGroupSpec
+from engine.retention import parse_retention
 
 VLLM_VERSION = "0.33.0"
 """The vLLM release whose decisions the engine reproduces."""
@@ -56,6 +57,8 @@ class EngineConfig:
     num_offload_blocks: int = 0
     """Host blocks for evicted blocks; 0 is no offload tier."""
     enable_kv_cache_events: bool = False
+    retention: str = "lru"
+    """What becomes of a session's blocks between its turns; vLLM knows only ``lru`` (:mod:`engine.retention`)."""
     vllm_strict: bool = False
 
     def __post_init__(self) -> None:
@@ -75,6 +78,9 @@ class EngineConfig:
         _at_least("num_offload_blocks", self.num_offload_blocks, 0)
         if self.num_offload_blocks and not self.enable_prefix_caching:
             raise ValueError("num_offload_blocks: blocks can be found in the host only with enable_prefix_caching")
+        parse_retention(self.retention)
+        if self.retention != "lru" and not self.enable_prefix_caching:
+            raise ValueError(f"retention: {self.retention} keeps cached blocks, and prefix caching is off")
         for spec in self.cache_groups:
             if (
                 spec.kind == "full_attention"

@@ -29,6 +29,7 @@ class InvariantChecker:
         """Raise InvariantError for the first contradiction found between two calls of the engine."""
         self._check_queues()
         self._check_requests()
+        self._check_pins()
         self._check_references()
         self._check_free_queue()
         self._check_cache_map()
@@ -83,15 +84,23 @@ class InvariantChecker:
 
     def _check_references(self) -> None:
         pool = self._scheduler.kv_cache.pool
-        held = Counter(
-            block
-            for request in self._scheduler.running
-            for table in request.block_tables
-            for block in table
-            if block != NULL_BLOCK
-        )
+        owners = [request.block_tables for request in self._scheduler.running]
+        owners += [pin.tables for pin in self._scheduler.retention.pins.values()]
+        held = Counter(block for tables in owners for table in tables for block in table if block != NULL_BLOCK)
         for block in range(1, pool.num_blocks):
             _require(pool.ref_counts[block] == held[block], f"block {block}: {pool.ref_counts[block]} references")
+
+    def _check_pins(self) -> None:
+        retention, keys = self._scheduler.retention, self._scheduler.kv_cache.pool.keys
+        pins = list(retention.pins.values())
+        for session, pin in retention.pins.items():
+            pinned = [block for table in pin.tables for block in table]
+            _require(len(set(pinned)) == len(pinned), f"session {session} pins a block twice")
+            _require(all(keys[block] != NO_KEY for block in pinned), f"session {session} pins a block without a key")
+        distinct = {block for pin in pins for table in pin.tables for block in table}
+        _require(len(distinct) == retention.num_pinned_blocks, "the number of pinned blocks is wrong")
+        ends = [pin.ended_ns for pin in pins]
+        _require(ends == sorted(ends), "pins are not in order of age")
 
     def _check_free_queue(self) -> None:
         pool = self._scheduler.kv_cache.pool

@@ -40,9 +40,9 @@ class Hit:
 class KVCacheManager:
     """Block tables of all requests over one pool.
 
-    Invariants (checked by :mod:`engine.invariants`): a block's reference count is the number of tables that name
-    it; blocks 0 to ``num_registered_blocks`` of a table carry the key of their prefix (in groups that forget, some of
-    them none), later ones none.
+    Invariants (checked by :mod:`engine.invariants`): a block's reference count is the number of tables and pins
+    (:mod:`engine.retention`) that name it; blocks 0 to ``num_registered_blocks`` of a table carry the key of their
+    prefix (in groups that forget, some of them none), later ones none.
     """
 
     def __init__(self, config: EngineConfig, keys: KeySpace) -> None:

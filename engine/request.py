@@ -68,6 +68,7 @@ class Request:
         "num_tokens_in_flight",
         "priority",
         "request_id",
+        "session",
         "status",
         "stop_token_ids",
     )
@@ -84,8 +85,12 @@ class Request:
         lora: LoraAdapter | None = None,
         eos_token_id: int | None = None,
         stop_token_ids: frozenset[int] = frozenset(),
+        session: str | None = None,
     ) -> None:
-        """``eos_token_id`` None means that end-of-sequence is ignored. A smaller ``priority`` goes first."""
+        """``eos_token_id`` None means that end-of-sequence is ignored. A smaller ``priority`` goes first.
+
+        ``session`` names the conversation that the request is a turn of, if any.
+        """
         self.request_id = request_id
         self.num_prompt_tokens = num_prompt_tokens
         self.max_tokens = max_tokens
@@ -96,6 +101,7 @@ class Request:
         self.lora = lora
         self.eos_token_id = eos_token_id
         self.stop_token_ids = stop_token_ids
+        self.session = session
         self.status = RequestStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.finish_message = ""

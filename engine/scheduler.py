@@ -14,6 +14,7 @@ from engine.executor import Admission, Step
 from engine.kv_cache_manager import Hit, KVCacheManager
 from engine.prefill_pacing import PrefillPacing
 from engine.request import FinishReason, Request, RequestStatus
+from engine.retention import parse_retention
 from engine.statistics import EngineStatistics
 from engine.waiting_queue import make_waiting_queue
 
@@ -22,14 +23,15 @@ class Scheduler:
     """Running and waiting requests over one KV cache.
 
     Invariants (checked by :mod:`engine.invariants`): a live request is in exactly one of ``running`` and
-    ``waiting``; only running requests hold blocks; a step never schedules more tokens than the budget; at most
-    ``max_running_requests`` run.
+    ``waiting``; only running requests and pins of the retention policy hold blocks; a step never schedules more
+    tokens than the budget; at most ``max_running_requests`` run.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.keys = KeySpace(config.hash_block_tokens, config.prefix_caching_hash_algo, config.hash_seed)
         self.kv_cache = KVCacheManager(config, self.keys)
+        self.retention = parse_retention(config.retention)(self.kv_cache.pool)
         self.running: list[Request] = []
         self.waiting = make_waiting_queue(config.scheduling_policy)
         self.statistics = EngineStatistics()
@@ -69,7 +71,7 @@ class Scheduler:
         return request
 
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes; False if running requests hold blocks, unless they are to be preempted.
+        """Forget all cached prefixes and pins; False if running requests hold blocks, unless they are to be preempted.
 
         Preempted this way, requests start again with their outputs so far; outputs in flight are dropped.
         """
@@ -77,6 +79,8 @@ class Scheduler:
             request = self.running.pop()
             request.drop_samples = request.num_in_flight_samples
             self._preempt(request, may_swap=False)
+        if not self.running:
+            self.retention.release_all()
         done = self.kv_cache.reset_prefix_cache()
         if done:
             self.statistics.recent_hit_rate.clear()
@@ -127,6 +131,9 @@ class Scheduler:
                 continue
             new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
             while new_blocks is None:
+                if self.retention.give_up(request, is_alone=len(self.running) == 1):
+                    new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
+                    continue
                 victim = self._choose_victim()
                 position = self.running.index(victim)
                 del self.running[position]
@@ -177,6 +184,8 @@ class Scheduler:
                 reserve_full_sequence=self.config.scheduler_reserve_full_isl,
             )
             if new_blocks is None:
+                if self.retention.give_up(request, is_alone=not self.running):
+                    continue
                 break
             self.waiting.pop()
             self._admit(step, request, hit, num_new_tokens)
@@ -254,6 +263,7 @@ class Scheduler:
         request.is_deferred = False
         request.num_computed_tokens = hit.num_tokens
         self.running.append(request)
+        self.retention.admitted(request)
         self._add_to_step(step, request, num_new_tokens)
         block_tables = [list(table) for table in request.block_tables]
         step.admitted.append(
@@ -346,6 +356,7 @@ class Scheduler:
         return None
 
     def _finish(self, request: Request, reason: FinishReason, message: str = "") -> None:
+        self.retention.keep(request)
         self.kv_cache.free(request)
         if self.kv_cache.swap:
             self.kv_cache.swap.drop(request)

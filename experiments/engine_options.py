@@ -70,6 +70,13 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prefix-caching-hash-algo", choices=HASH_ALGORITHMS, default="sha256", help="how blocks are named")
     add("--enable-lora", action=switch, default=False, help="serve requests with an adapter, instead of rejecting them")
     add("--max-loras", type=Whole(), metavar="N", help="adapters that may run at once (else 1, with --enable-lora)")
+    add(
+        "--retention",
+        default="lru",
+        metavar="POLICY",
+        help="a session's blocks between its turns: lru (vLLM), pin, ttl=SECONDS, pin-until-pressure; "
+        "see docs/retention.md",
+    )
     add("--vllm-strict", action="store_true", help="keep vLLM's misbehaviour too; see docs/deviations.md")
 
 
@@ -108,6 +115,7 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
             prefill_schedule_interval=args.prefill_schedule_interval,
             async_scheduling=inputs.async_scheduling,
             max_loras=(args.max_loras or 1) if args.enable_lora else 0,
+            retention=args.retention,
             vllm_strict=args.vllm_strict,
         )
     except ValueError as error:

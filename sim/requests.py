@@ -46,6 +46,7 @@ class RequestFactory:
             priority=record.priority,
             lora=self._lora(record.lora_name),
             eos_token_id=None if self._ignore_eos else EOS_TOKEN,
+            session=record.session,
         )
 
     def _stamp(self, arrival_ns: int) -> int:

@@ -6,7 +6,7 @@ token.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -70,6 +70,8 @@ class ServerSimulation:
         self._on_refusal = on_refusal
         self._num_done = 0
         self._record_of: dict[Request, RequestRecord] = {}
+        self._turns_left: Counter[str] = Counter()
+        """Records of each session that are not done; only where the retention policy asks for it."""
         self._tickets: deque[tuple[PredictedStep, int]] = deque()
         """Of each step in flight, in order: the executor's ticket, and when the step was submitted."""
         self._device_free_ns = 0
@@ -80,8 +82,11 @@ class ServerSimulation:
     def run(self, workload: Iterable[RequestRecord]) -> Recorder:
         """Serve ``workload``, whose records come in order of ``arrival_ns``; return what was recorded.
 
-        Raises WorkloadError when a request's id belongs to one that is still being served.
+        A retention policy other than ``lru`` has to know which turn is a session's last: then ``workload`` is iterated
+        twice. Raises WorkloadError when a request's id belongs to one that is still being served.
         """
+        if self.scheduler.config.retention != "lru":
+            self._turns_left.update(record.session for record in workload if record.session is not None)
         self._clients.start(workload)
         self._clock.environment.process(self._engine_loop())
         self._clock.environment.run()
@@ -129,6 +134,11 @@ class ServerSimulation:
         self._num_done += 1
         if self._on_progress:
             self._on_progress(self._num_done)
+        session = record.session
+        if session is not None and session in self._turns_left:
+            self._turns_left[session] -= 1
+            if not self._turns_left[session]:
+                self.scheduler.retention.session_over(session)
         self._clients.request_done(record)
 
     # ---------------------------------------------------------------- the engine
@@ -137,6 +147,7 @@ class ServerSimulation:
         core, clock = self._core, self._clock
         while not self._makes_no_progress():
             moved = False
+            self.scheduler.retention.advance_to(clock.now_ns)
             step = core.schedule_next()
             if step is not None:
                 self._submit(step)
@@ -169,6 +180,7 @@ class ServerSimulation:
         return result
 
     def _process_oldest(self, result: StepResult) -> None:
+        self.scheduler.retention.advance_to(self._clock.now_ns)
         step = self._core.process(result.tokens)
         self._steps_without_output = 0 if any(result.tokens) else self._steps_without_output + 1
         self.recorder.process(step, result.tokens, self._clock.now_ns)
