@@ -15,3 +15,8 @@ class CacheGroupSpec:
     kind: str
     block_size: int
     window_tokens: int | None = None
+
+    @property
+    def is_cached_sparsely(self) -> bool:
+        """Whether ``prefix_cache_retention_interval`` tells which of its blocks are cached."""
+        return self.kind in ("sliding_window", "mamba")

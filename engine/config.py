@@ -91,6 +91,7 @@ class EngineConfig:
                     f"cache_groups: expected blocks of full attention as large as a hash covers "
                     f"({self.hash_block_tokens} tokens), got {spec.block_size}: parts of blocks cannot be hit yet"
                 )
+        self._check_retention_interval()
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark: expected 0 <= watermark < 1, got {self.watermark}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -112,6 +113,21 @@ class EngineConfig:
             raise ValueError(
                 f"max_num_batched_tokens: without chunked prefill expected at least max_model_len "
                 f"({self.max_model_len}), got {self.max_num_batched_tokens}"
+            )
+
+    def _check_retention_interval(self) -> None:
+        interval = self.prefix_cache_retention_interval
+        if not interval:
+            return
+        if not any(spec.is_cached_sparsely for spec in self.group_specs):
+            raise ValueError(
+                f"prefix_cache_retention_interval: expected 0 or None without a sliding-window or state-space group, "
+                f"got {interval}"
+            )
+        if interval < 0 or interval % self.alignment_tokens:
+            raise ValueError(
+                f"prefix_cache_retention_interval: expected a multiple of {self.alignment_tokens} tokens, to which "
+                f"hits are aligned, got {interval}"
             )
 
     @property

@@ -6,7 +6,9 @@ import argparse
 import os
 
 from engine.block_hashes import HASH_ALGORITHMS
+from engine.cache_group_spec import CacheGroupSpec
 from engine.config import SCHEDULING_POLICIES, EngineConfig
+from engine.sizing.cache_plan import CachePlan
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
 from experiments.sizing_options import SizingResult
@@ -22,6 +24,7 @@ ENGINE_FLAGS = (
     "--watermark",
     "--prefill-schedule-interval",
     "--prefix-caching-hash-algo",
+    "--prefix-cache-retention-interval",
     "--enable-lora",
     "--max-loras",
 )
@@ -68,6 +71,14 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="steps from one prefill to the next, while other requests decode",
     )
     add("--prefix-caching-hash-algo", choices=HASH_ALGORITHMS, default="sha256", help="how blocks are named")
+    add(
+        "--prefix-cache-retention-interval",
+        type=Whole(0, or_none=True),
+        default=0,
+        metavar="TOKENS",
+        help="which tails of prefixes window and state groups keep: 0, those that resend a prompt or a prefix seen "
+        "twice; N, one every N tokens as well; None, all",
+    )
     add("--enable-lora", action=switch, default=False, help="serve requests with an adapter, instead of rejecting them")
     add("--max-loras", type=Whole(), metavar="N", help="adapters that may run at once (else 1, with --enable-lora)")
     add(
@@ -81,12 +92,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfig:
-    """The engine's configuration. UserError: a setting out of range, or a model that needs more than one group."""
+    """The engine's configuration. UserError: a setting out of range, or a model that is not modelled."""
     plan, inputs = sizing.plan, sizing.inputs
     if inputs.pipeline_parallel_size != 1:
         raise UserError("--pipeline-parallel-size: replay models one pipeline stage so far; `size` plans several")
-    if len(plan.groups) != 1 or plan.groups[0].kind != "full_attention":
-        raise UserError(f"{inputs.shape.name}: {_needs_groups(sizing)}")
+    if any(group.kind == "mamba" for group in plan.groups):
+        raise UserError(f"{inputs.shape.name}: replay does not model state-space layers yet")
     if plan.num_blocks > MOST_BLOCKS:
         raise UserError(
             f"the cache would have {plan.num_blocks:,} blocks; a replay holds at most {MOST_BLOCKS:,} "
@@ -97,7 +108,11 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
     try:
         return EngineConfig(
             num_blocks=plan.num_blocks,
-            block_size=plan.groups[0].block_size,
+            block_size=_block_size(plan),
+            cache_groups=tuple(
+                CacheGroupSpec(group.kind, group.block_size, group.window_tokens) for group in plan.groups
+            ),
+            prefix_cache_retention_interval=args.prefix_cache_retention_interval,
             max_model_len=plan.max_model_len,
             max_num_seqs=inputs.max_num_seqs,
             max_num_active_seqs=args.max_num_active_seqs,
@@ -120,17 +135,11 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
         )
     except ValueError as error:
         name, _, rest = str(error).partition(":")
-        raise UserError(f"--{name.replace('_', '-')}:{rest}") from None
+        where = inputs.shape.name if name == "cache_groups" else f"--{name.replace('_', '-')}"
+        raise UserError(f"{where}:{rest}") from None
 
 
-def _needs_groups(sizing: SizingResult) -> str:
-    """Why the model cannot be replayed, and what to do where something can be done."""
-    groups = sizing.plan.groups
-    kinds = sorted({group.kind for group in groups})
-    text = (
-        f"its layers need {len(groups)} cache group{'s' if len(groups) > 1 else ''} ({', '.join(kinds)}); "
-        "replay models one group of full attention so far"
-    )
-    if "full_attention" in kinds and "mamba" not in kinds:
-        text += ": --disable-hybrid-kv-cache-manager treats windows as full attention"
-    return text
+def _block_size(plan: CachePlan) -> int:
+    """The block size of full attention, where there is some."""
+    full = [group for group in plan.groups if group.kind == "full_attention"]
+    return (full or plan.groups)[0].block_size

@@ -76,15 +76,20 @@ class Whole:
 
     least: int = 1
     most: int = LARGEST
+    or_none: bool = False
+    """Whether ``None`` may be given as well, which vLLM spells like this."""
 
-    def __call__(self, text: str) -> int:
+    def __call__(self, text: str) -> int | None:
+        if self.or_none and text == "None":
+            return None
         try:
             value = int(text)
         except ValueError:
             value = self.least - 1
         if not self.least <= value <= self.most:
             raise argparse.ArgumentTypeError(
-                f"expected a whole number from {self.least} to {self.most}, got {_short(text)}"
+                f"expected {'None, or ' if self.or_none else ''}a whole number from {self.least} to {self.most}, "
+                f"got {_short(text)}"
             )
         return value
 

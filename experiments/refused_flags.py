@@ -26,7 +26,6 @@ NOT_MODELLED = {
     "--kv-cache-metrics-sample": "block life-time metrics are not modelled yet",
     "--speculative-config": "speculative decoding is not modelled yet",
     "--prefix-match-unit": "only blocks of one size are modelled yet",
-    "--prefix-cache-retention-interval": "window and state-space groups are not modelled yet",
     "--mamba-block-size": _STATE_SPACE,
     "--mamba-cache-mode": _STATE_SPACE,
     "--mamba-cache-dtype": _STATE_SPACE,

@@ -8,6 +8,7 @@ import math
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 from engine.config import VLLM_VERSION, EngineConfig
+from engine.sizing.cache_plan import CachePlan
 from experiments.engine_options import add_engine_arguments, engine_config
 from experiments.errors import UserError
 from experiments.load_options import Load, add_load_arguments, shape_load
@@ -206,6 +208,7 @@ def _heading(
         f"tensor parallel {inputs.tensor_parallel_size}, step time {step_time.name}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
         *(f"note    {note}" for note in inputs.notes),
+        *_group_lines(sizing.plan),
         capacity_line(sizing.plan),
     ]
     if summary["completed"]:
@@ -215,6 +218,18 @@ def _heading(
             f"p95, {summary['p95_request_tokens']:,.0f} tokens"
         )
     return lines
+
+
+def _group_lines(plan: CachePlan) -> list[str]:
+    """What kinds of cache groups there are, unless it is one group of full attention."""
+    kinds = Counter((group.kind, group.window_tokens, group.block_size) for group in plan.groups)
+    if list(kinds) == [("full_attention", None, plan.groups[0].block_size)]:
+        return []
+    texts = [
+        f"{count} x {kind}{f' of {window:,} tokens' if window else ''} in blocks of {block_size}"
+        for (kind, window, block_size), count in kinds.items()
+    ]
+    return [f"groups  {', '.join(texts)}"]
 
 
 def _configuration(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -84,14 +84,16 @@ def _hit_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
     columns = recorder.requests
     known = recorder.num_requests_unknown_prefix < len(columns.request_id) + len(recorder.unfinished)
     admitted = as_array(columns.first_scheduled_ns) != NEVER
-    full_blocks = int((as_array(columns.prompt_tokens)[admitted] // config.block_size).sum())
+    block_tokens = config.alignment_tokens if config.enable_prefix_caching else config.block_size
+    full_blocks = int((as_array(columns.prompt_tokens)[admitted] // block_tokens).sum())
     return {
         "prefix_cache_queries": counts.queries,
         "prefix_cache_hits": counts.hits if known else None,
         "prefix_cache_hit_rate": _share(counts.hits, counts.queries) if known else None,
         "prefix_cache_hit_rate_last_1000_requests": statistics.recent_hit_rate.rate if known else None,
-        "prefix_cache_block_hit_rate": _share(counts.hits // config.block_size, full_blocks) if known else None,
+        "prefix_cache_block_hit_rate": _share(counts.hits, full_blocks * block_tokens) if known else None,
         "prompt_full_blocks": full_blocks,
+        "hit_alignment_tokens": block_tokens,
         "requests_with_hit": counts.requests_with_hit if known else None,
         "request_hit_rate": _share(counts.requests_with_hit, int(admitted.sum())) if known else None,
         "preempted_prefix_cache_requests": counts.preempted_requests,
@@ -113,6 +115,7 @@ def _cache_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
     return {
         "num_gpu_blocks": config.num_blocks,
         "block_size": config.block_size,
+        "cache_groups": [asdict(spec) for spec in config.group_specs],
         "steps": statistics.num_steps,
         "num_preemptions": statistics.num_preemptions,
         "first_preemption_s": _first_preemption_s(recorder),

@@ -51,11 +51,15 @@ def bench_lines(summary: dict[str, Any], output: OutputSettings) -> list[str]:
 
 def cache_lines(summary: dict[str, Any]) -> list[str]:
     """The KV cache section: every hit rate with its name and denominator."""
+    num_groups = len(summary["cache_groups"])
     usable = summary["num_gpu_blocks"] - 1
     hits, queries = summary["prefix_cache_hits"], summary["prefix_cache_queries"]
     lines = [
         _title(f" KV Cache (vLLM {VLLM_VERSION}) ", "-"),
-        _row("Usable blocks:", f"{usable} x {summary['block_size']} tokens"),
+        _row(
+            "Usable blocks:",
+            f"{usable} x {summary['block_size']} tokens" if num_groups == 1 else f"{usable} for {num_groups} groups",
+        ),
         _row(
             "Peak / mean usage (%):",
             f"{_percent(summary['kv_cache_usage_peak'])} / {_percent(summary['kv_cache_usage_mean'])}",

@@ -23,10 +23,10 @@ from experiments.sizing_options import (
     plan_sizing,
     resolve_inputs,
 )
-from workloads.formats import open_workload
+from experiments.trace_options import add_format_arguments, open_trace
 
-TINY_REQUEST_SHARE = 0.05
-"""A request of one token that takes more of the pool than this is worth a warning."""
+SMALL_REQUEST_SHARE = 0.05
+"""A request of one block's tokens that takes more of the pool than this is worth a warning."""
 
 EPILOGUE = """\
 examples:
@@ -43,13 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sizing_arguments(parser)
     parser.add_argument("--trace", metavar="TRACE", help="workload file: tell how many requests of its lengths fit")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_format_arguments(parser)
     refuse_flags(parser, dict.fromkeys(ENGINE_FLAGS, "does not decide the size of the cache; `kvtwin replay` takes it"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the budget and the plan; exit code 2 where vLLM would not start. UserError: a bad option."""
     inputs = resolve_inputs(args)
-    lengths = _trace_lengths(args.trace) if args.trace else {}
+    lengths = _trace_lengths(args) if args.trace else {}
     error = None
     result = None
     try:
@@ -71,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
     return 2 if error else 0
 
 
-def _trace_lengths(path: str) -> dict[str, int]:
+def _trace_lengths(args: argparse.Namespace) -> dict[str, int]:
     """Mean and 95th percentile of the tokens of a request, prompt and output, rounded up."""
-    tokens = Multiset(Counter(record.prompt_tokens + record.output_tokens for record in open_workload(path)))
+    tokens = Multiset(Counter(record.prompt_tokens + record.output_tokens for record in open_trace(args)))
     return {"mean": math.ceil(tokens.mean()), "p95": math.ceil(tokens.percentile(95))}
 
 
@@ -134,9 +135,9 @@ def plan_lines(result: SizingResult) -> list[str]:
         f"{'padding':>8} {'blocks per ' + str(plan.max_model_len) + ' tokens':>26}",
     ]
     for index, group in enumerate(plan.groups):
-        window = group.layers[0].spec.window_tokens or "-"
+        window = group.window_tokens or "-"
         pages = sorted({layer.page_bytes for layer in group.layers})
-        needed = group.request_blocks(plan.max_model_len, plan.in_flight_tokens, plan.mamba_blocks)
+        needed = plan.group_request_blocks(group, plan.max_model_len)
         lines.append(
             f"{index:<6} {group.kind:<23} {window:>7} {len(group.layers):>6} {group.block_size:>6} "
             f"{'/'.join(map(str, pages)):>11} {plan.padding_share(group):>8.2%} {needed:>26}"
@@ -157,14 +158,18 @@ def plan_lines(result: SizingResult) -> list[str]:
     if len(plan.rank_blocks) > 1:
         counts = ", ".join(f"{count:,}" for count in plan.rank_blocks)
         lines.append(f"blocks by rank      {counts}: pipeline rank {plan.limiting_rank} limits")
+    share = plan.smallest_request_share
+    blocks = "1 block" if len(plan.groups) == 1 else f"{len(plan.groups)} blocks, one of each group"
+    lines.append(f"smallest request    {blocks}: {share:.2%} of the pool")
     if plan.alignment_tokens != inputs.block_size:
         lines.append(f"hit alignment       {plan.alignment_tokens} tokens (LCM of the groups' block sizes)")
     if inputs.auto_fit_max_model_len:
         lines.append(f"max_model_len       {plan.max_model_len:,} tokens fit")
     lines.append(capacity_line(plan))
-    share = plan.request_blocks(1) / plan.num_blocks
-    if share > TINY_REQUEST_SHARE:
-        lines.append(f"warning: a request of one token takes {plan.request_blocks(1)} blocks, {share:.1%} of the pool")
+    if share > SMALL_REQUEST_SHARE:
+        lines.append(
+            f"warning: a request of a single token takes {share:.1%} of the pool, as one of a whole block does"
+        )
     return lines
 
 
@@ -217,11 +222,12 @@ def as_dict(inputs: SizingInputs, result: SizingResult | None, error: SizingErro
     groups = [
         {
             "kind": group.kind,
-            "window_tokens": group.layers[0].spec.window_tokens,
+            "window_tokens": group.window_tokens,
             "layers": list(group.layer_indices),
             "block_size": group.block_size,
             "page_bytes": group.page_bytes,
             "padding_share": plan.padding_share(group),
+            "request_blocks": plan.group_request_blocks(group, plan.max_model_len),
         }
         for group in plan.groups
     ]
@@ -230,6 +236,8 @@ def as_dict(inputs: SizingInputs, result: SizingResult | None, error: SizingErro
         "block_bytes": list(plan.block_bytes),
         "num_blocks": plan.num_blocks,
         "rank_blocks": list(plan.rank_blocks),
+        "limiting_rank": plan.limiting_rank,
+        "smallest_request_share": plan.smallest_request_share,
         "blocks_interval": result.blocks_interval,
         "max_model_len": plan.max_model_len,
         "capacity_tokens": plan.capacity_tokens,

@@ -25,6 +25,11 @@ _LONGEST_UNIT_S = 86_400.0
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """The workload file and how to read it."""
     parser.add_argument("trace", metavar="TRACE", help="workload file: plain, gzip or xz; demo: the bundled workload")
+    add_format_arguments(parser)
+
+
+def add_format_arguments(parser: argparse.ArgumentParser) -> None:
+    """How to read the workload file."""
     group = parser.add_argument_group("reading the trace")
     add = group.add_argument
     add("--format", choices=tuple(FORMATS), help="force a format (else recognised from the file's content)")

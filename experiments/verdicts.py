@@ -51,15 +51,16 @@ def hits_verdict(summary: dict[str, Any], config: EngineConfig, load: Iterable[R
     if not config.enable_prefix_caching:
         return "hit rate 0: prefix caching is off"
     if summary["prefix_cache_hits"] == 0:
-        return f"hit rate 0: {_why_no_hits(config.block_size, summary['num_evictions'], load)}"
+        return f"hit rate 0: {_why_no_hits(config, summary['num_evictions'], load)}"
     unknown = summary["num_requests_unknown_prefix"]
     if unknown:
         return f"the hit rate is a lower bound: prompts known by length only ({unknown:,}) count as misses"
     return None
 
 
-def _why_no_hits(block_size: int, num_evictions: int, records: Iterable[RequestRecord]) -> str:
+def _why_no_hits(config: EngineConfig, num_evictions: int, records: Iterable[RequestRecord]) -> str:
     """Looks up all prompts in caches that never evict: as they are, as bare tokens, token by token."""
+    block_size = config.alignment_tokens
     exact, bare, tokens = InfiniteCache(block_size), InfiniteCache(block_size), InfiniteCache(1)
     identities: set[str] = set()
     bare_hits = longest = 0
@@ -67,10 +68,11 @@ def _why_no_hits(block_size: int, num_evictions: int, records: Iterable[RequestR
         if not record.knows_prefix:
             continue
         if _hits(exact, record):
-            late = "not computed yet when they were looked up"
-            return "prompts share prefixes of at least one block, but the blocks were " + (
-                f"evicted before, or {late}" if num_evictions else late
-            )
+            reasons = ["evicted before"] if num_evictions else []
+            if config.prefix_cache_retention_interval == 0 and any(s.is_cached_sparsely for s in config.group_specs):
+                reasons.append("not kept (--prefix-cache-retention-interval None keeps all)")
+            reasons.append("not computed yet when they were looked up")
+            return f"prompts share prefixes of at least one block, but the blocks were {', or '.join(reasons)}"
         identities.update(_identities(record))
         plain = replace(record, cache_salt=None, lora_name=None, images=())
         bare_hits += _hits(bare, plain)

@@ -35,7 +35,16 @@ class CachePlan:
 
     def request_blocks(self, length_tokens: int) -> int:
         """Most blocks, of all groups together, that one request of this length holds at once."""
-        return _request_blocks(self.groups, length_tokens, self.in_flight_tokens, self.mamba_blocks)
+        return sum(self.group_request_blocks(group, length_tokens) for group in self.groups)
+
+    def group_request_blocks(self, group: CacheGroup, length_tokens: int) -> int:
+        """Most blocks of one group that one request of this length holds at once."""
+        return group.request_blocks(length_tokens, self.in_flight_tokens, self.mamba_blocks)
+
+    @property
+    def smallest_request_share(self) -> float:
+        """Share of the usable blocks that a request of up to one block's tokens takes: one block of every group."""
+        return len(self.groups) / (self.num_blocks - 1)
 
     def concurrency_at(self, length_tokens: int) -> float:
         """Requests of this length that fill the pool. At max_model_len it is vLLM's "Maximum concurrency"."""
@@ -87,7 +96,7 @@ def plan_cache(
         room_bytes = [num_gpu_blocks_override * per_block for per_block in block_bytes]
 
     def needed_blocks(length_tokens: int) -> int:
-        return _request_blocks(groups, length_tokens, in_flight_tokens, mamba_blocks)
+        return sum(group.request_blocks(length_tokens, in_flight_tokens, mamba_blocks) for group in groups)
 
     if auto_fit_max_model_len:
         for room, per_block in zip(room_bytes, block_bytes, strict=True):
@@ -113,10 +122,6 @@ def plan_cache(
 def format_gib(num_bytes: int) -> str:
     """Bytes as vLLM prints them: GiB, rounded to two places."""
     return f"{round(num_bytes / GIB, 2)}"
-
-
-def _request_blocks(groups: Sequence[CacheGroup], length_tokens: int, in_flight_tokens: int, mamba_blocks: int) -> int:
-    return sum(group.request_blocks(length_tokens, in_flight_tokens, mamba_blocks) for group in groups)
 
 
 def _longest_fit(needed_blocks: Callable[[int], int], usable_blocks: int, longest_tokens: int) -> int:

@@ -75,6 +75,11 @@ class CacheGroup:
         return self.layers[0].kind
 
     @property
+    def window_tokens(self) -> int | None:
+        """The sliding window, or the chunk of chunked local attention."""
+        return self.layers[0].spec.window_tokens
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one block in all of the group's layers."""
         return sum(layer.page_bytes for layer in self.layers)

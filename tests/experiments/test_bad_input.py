@@ -190,20 +190,9 @@ def test_settings_that_do_not_go_together(kvtwin, mooncake, options, words):
     kvtwin("replay", mooncake(), *SMALL_SERVER, *options).complains(*words)
 
 
-@pytest.mark.parametrize("name", ["gemma-3-12b-it", "gpt-oss-20b"])
-def test_models_of_several_groups_name_the_way_out_and_it_works(kvtwin, mooncake, name):
-    options = ["replay", mooncake(), "--model", name, "--max-model-len", "4096"]
-    kvtwin(*options).complains("cache groups", "--disable-hybrid-kv-cache-manager")
-    assert kvtwin(*options, "--no-disable-hybrid-kv-cache-manager").code == 2
-    outcome = kvtwin(*options, "--disable-hybrid-kv-cache-manager")
-    assert (outcome.code, outcome.err) == (0, "")
-
-
-@pytest.mark.parametrize("name", ["Mistral-7B-v0.1", "qwen3-next-80b-a3b-instruct"])
-def test_no_way_out_is_named_where_there_is_none(kvtwin, mooncake, name):
-    outcome = kvtwin("replay", mooncake(), "--model", name, "--num-gpu-blocks-override", "5000", "-tp", "2")
-    outcome.complains("cache group")
-    assert "--disable-hybrid-kv-cache-manager" not in outcome.err
+def test_models_with_state_space_layers_are_refused(kvtwin, mooncake):
+    outcome = kvtwin("replay", mooncake(), "--model", "qwen3-next-80b-a3b-instruct", *SMALL_SERVER, "-tp", "2")
+    outcome.complains("Qwen3-Next-80B-A3B-Instruct", "state-space layers")
 
 
 LLAMA = json.loads((Path(__file__).parents[2] / "experiments/models/llama-3.1-8b.json").read_text())

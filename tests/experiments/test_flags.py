@@ -18,6 +18,7 @@ MODELLED = {
     "--kv-cache-dtype": "auto",
     "--enable-prefix-caching": None,
     "--prefix-caching-hash-algo": "xxhash_cbor",
+    "--prefix-cache-retention-interval": "None",
     "--max-num-batched-tokens": "4096",
     "--max-num-scheduled-tokens": "4096",
     "--max-num-seqs": "64",
@@ -39,7 +40,6 @@ MODELLED = {
 
 REFUSED = [
     "--prefix-match-unit",
-    "--prefix-cache-retention-interval",
     "--mamba-block-size",
     "--mamba-cache-mode",
     "--mamba-cache-dtype",

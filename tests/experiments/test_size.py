@@ -139,9 +139,44 @@ def test_concurrency_at_a_length():
     assert plan.concurrency_at(1000) == 5120 / 63
 
 
-def test_a_tiny_request_that_takes_much_of_the_pool_is_a_warning(capsys):
-    _, out, _ = run(capsys, "--num-gpu-blocks-override", "10", "--max-model-len", "16")
-    assert "warning: a request of one token takes 1 blocks, 10.0% of the pool" in out
+@pytest.mark.parametrize(
+    ("model", "groups", "blocks", "warns"),
+    [("Llama-3.1-8B", 1, 10, True), ("gemma-3-27b-it", 7, 2000, False), ("gemma-3-27b-it", 7, 100, True)],
+)
+def test_the_smallest_request_takes_a_block_of_every_group(capsys, model, groups, blocks, warns):
+    options = ["--model", model, "--num-gpu-blocks-override", str(blocks), "--max-model-len", "16"]
+    share = groups / (blocks - 1)
+    _, out, _ = run(capsys, *options)
+    assert f"smallest request    {groups} block" in out
+    assert f"{share:.2%} of the pool" in out
+    assert ("\nwarning: a request of a single token takes" in out) == warns == (share > 0.05)
+    data = json.loads(run(capsys, *options, "--json")[1])
+    assert data["smallest_request_share"] == share
+
+
+def test_the_table_of_groups(capsys):
+    """62 layers of Gemma 3 27B: ten of full attention, 52 with a window, in groups of ten."""
+    options = ["--model", "gemma-3-27b-it", "--kv-cache-memory-bytes", "40GiB", "--max-model-len", "32768"]
+    _, out, _ = run(capsys, *options, "--max-num-batched-tokens", "2048", "--no-async-scheduling")
+    lines = [line.split() for line in out.splitlines() if line[:1].isdigit()]
+    page = str(16 * 16 * 2 * 128 * 2)  # tokens, KV heads, K and V, head size, bytes
+    blocks = str((1023 + 2048) // 16 + 2)
+    assert [line[1:] for line in lines] == [
+        *[["sliding_window", "1024", "9", "16", page, "10.00%", blocks]] * 4,
+        *[["sliding_window", "1024", "8", "16", page, "20.00%", blocks]] * 2,
+        ["full_attention", "-", "10", "16", page, "0.00%", "2048"],
+    ]
+
+
+def test_a_trace_is_read_with_the_settings_of_replay(capsys, write):
+    trace = write({"t": 0, "in": 40, "out": 8}, name="trace.jsonl")
+    labels = ["--timed-trace-label-timestamp", "t", "--timed-trace-label-input-length", "in"]
+    labels += ["--timed-trace-label-output-length", "out", "--format", "mooncake"]
+    code, out, _ = run(
+        capsys, "--num-gpu-blocks-override", "100", "--max-model-len", "160", "--trace", str(trace), *labels
+    )
+    assert code == 0
+    assert "Maximum concurrency for the trace's mean of 48 tokens per request: 33.33x" in out
 
 
 @pytest.mark.parametrize(

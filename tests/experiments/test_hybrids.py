@@ -1,0 +1,148 @@
+"""Models whose layers need several cache groups, from the command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from engine.sizing.cache_plan import plan_cache
+from engine.sizing.memory_budget import GIB
+from engine.sizing.model_cache import cache_layers
+from experiments.catalogue import load_model, model_names
+from tests.experiments.conftest import tokens
+
+BLOCKS = 1000
+SERVER = ("--num-gpu-blocks-override", BLOCKS, "--max-model-len", 2048, "--max-num-batched-tokens", 512)
+SERVER += ("--max-num-seqs", 16, "--gpu", "h200")
+
+
+def kinds(name):
+    return [layer.spec.kind for layer in load_model(name).layers]
+
+
+HYBRIDS = [name for name in model_names() if len(set(kinds(name))) > 1 and "mamba" not in kinds(name)]
+MODELS = [name for name in model_names() if "mamba" not in kinds(name)]
+
+
+@pytest.fixture
+def chat(native):
+    """Requests whose prompts share a beginning, in sessions of two turns."""
+    rng = np.random.default_rng(1)
+    shared = rng.integers(9, size=200).tolist()
+    rows = []
+    for index in range(8):
+        prompt = shared + rng.integers(9, size=200 + 150 * index).tolist()
+        for turn in (prompt, prompt + rng.integers(9, size=64).tolist()):
+            rows.append(tokens(*map(int, turn), output_tokens=20, arrival_ns=len(rows) * 10**7))
+    return native(*rows)
+
+
+@pytest.fixture
+def replayed(kvtwin, chat):
+    """Replay the chat with all invariants checked and return the JSON summary."""
+
+    def run(*options):
+        outcome = kvtwin("replay", chat, *SERVER, "--check", "--json", *options)
+        assert outcome.code == 0, outcome
+        return json.loads(outcome.out, parse_constant=pytest.fail)
+
+    return run
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_of_the_catalogue_is_replayed(replayed, model):
+    summary = replayed("--model", model)
+    assert (summary["completed"], summary["failed"]) == (16, 0)
+    assert 0 < summary["kv_cache_usage_peak"] <= 1
+    assert summary["prefix_cache_hits"] % summary["hit_alignment_tokens"] == 0
+    assert 0 < summary["prefix_cache_hit_rate"] < 1
+    assert summary["num_gpu_blocks"] == BLOCKS
+
+
+def test_the_groups_of_the_plan_are_those_of_the_engine(kvtwin, replayed):
+    options = ["--model", "gemma-3-27b-it"]
+    size = json.loads(kvtwin("size", *SERVER, *options, "--json").out)
+    wanted = [{key: group[key] for key in ("kind", "block_size", "window_tokens")} for group in size["groups"]]
+    assert replayed(*options)["cache_groups"] == wanted
+    window = {"kind": "sliding_window", "block_size": 16, "window_tokens": 1024}
+    assert wanted == [window] * 6 + [{"kind": "full_attention", "block_size": 16, "window_tokens": None}]
+
+
+def test_the_text_tells_the_groups(kvtwin, chat):
+    text = kvtwin("replay", chat, *SERVER, "--model", "gpt-oss-20b").out
+    assert "\ngroups  1 x sliding_window of 128 tokens in blocks of 16, 1 x full_attention in blocks of 16\n" in text
+    assert "\nUsable blocks:                           999 for 2 groups\n" in text
+    text = kvtwin("replay", chat, *SERVER, "--model", "Llama-3.1-8B").out
+    assert "\ngroups" not in text
+    assert "\nUsable blocks:                           999 x 16 tokens\n" in text
+    assert "\ngroups  1 x sliding_window" in kvtwin("replay", chat, *SERVER, "--model", "Mistral-7B-v0.1").out
+
+
+def test_retention_keeps_more_the_shorter_the_interval(replayed):
+    options = ["--model", "gpt-oss-20b", "--prefix-cache-retention-interval"]
+    rates = [replayed(*options, interval)["prefix_cache_hit_rate"] for interval in ("0", "512", "64", "None")]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1]
+    full = replayed("--model", "gpt-oss-20b", "--disable-hybrid-kv-cache-manager")
+    assert full["cache_groups"] == [{"kind": "full_attention", "block_size": 16, "window_tokens": None}]
+    assert full["prefix_cache_hit_rate"] >= rates[-1]
+
+
+def test_a_prefix_that_the_window_groups_did_not_keep_is_told(kvtwin, native):
+    shared = [i % 7 for i in range(100)]
+    trace = native(*(tokens(*shared, *[index] * 300) for index in range(2)))
+    outcome = kvtwin("replay", trace, *SERVER, "--model", "gpt-oss-20b")
+    assert "* hit rate 0: prompts share prefixes of at least one block, but the blocks were not kept" in outcome.out
+    assert "--prefix-cache-retention-interval None" in outcome.out
+    summary = kvtwin(
+        "replay", trace, *SERVER, "--model", "gpt-oss-20b", "--prefix-cache-retention-interval", "None", "--json"
+    )
+    assert json.loads(summary.out)["prefix_cache_hits"] == 96
+
+
+@pytest.mark.parametrize("model", HYBRIDS)
+def test_windows_that_are_let_go_never_fit_fewer_long_requests(model):
+    """In the same memory. Shorter requests may: an incomplete group wastes the layers that it lacks."""
+    in_flight_tokens = 2 * 2048
+    layers = cache_layers(load_model(model), block_size=16)
+    longest = max(layer.spec.window_tokens or 0 for layer in layers[0]) + in_flight_tokens
+    hybrid, full = (
+        plan_cache(
+            layers,
+            [100 * GIB],
+            max_model_len=131_072,
+            in_flight_tokens=in_flight_tokens,
+            disable_hybrid_kv_cache_manager=disable,
+        )
+        for disable in (False, True)
+    )
+    for length in range(2 * longest, 131_073, 8192):
+        assert hybrid.concurrency_at(length) >= full.concurrency_at(length)
+
+
+def test_more_long_requests_run_at_once_with_the_hybrid_manager(kvtwin, native):
+    trace = native(*({"prompt_tokens": 6000, "output_tokens": 200, "arrival_ns": index} for index in range(30)))
+    options = ["--model", "gemma-3-4b-it", "--kv-cache-memory-bytes", "4GiB", "--max-num-batched-tokens", 512]
+    options += ["--max-model-len", 8192, "--json"]
+    hybrid, full = (
+        json.loads(kvtwin("replay", trace, *options, *more).out)
+        for more in ((), ("--disable-hybrid-kv-cache-manager",))
+    )
+    assert hybrid["completed"] == full["completed"] == 30
+    assert hybrid["max_running_requests"] > full["max_running_requests"]
+    assert hybrid["duration"] < full["duration"]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("Llama-3.1-8B", ["32"], ["expected 0 or None without a sliding-window or state-space group, got 32"]),
+        ("Llama-4-Scout-17B-16E-Instruct", ["32"], ["expected 0 or None without a sliding-window"]),
+        ("gpt-oss-20b", ["20"], ["expected a multiple of 16 tokens", "got 20"]),
+        ("gpt-oss-20b", ["-1"], ["expected None, or a whole number from 0"]),
+        ("gpt-oss-20b", ["none"], ["expected None, or a whole number from 0", "'none'"]),
+    ],
+)
+def test_retention_intervals_that_vllm_refuses(kvtwin, chat, model, options, words):
+    flag = "--prefix-cache-retention-interval"
+    kvtwin("replay", chat, *SERVER, "--model", model, flag, *options).complains(f"{flag}: ", *words)
