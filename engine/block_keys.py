@@ -23,11 +23,15 @@ UNKNOWN_TOKEN = -1
 class KeySpace:
     """Hands out keys so that equal prefixes, and only they, get equal keys.
 
-    One per engine. ``block_size`` is the number of tokens that a key stands for.
+    One per engine. ``block_size`` is the number of tokens that a key stands for, ``lookahead_tokens`` how many more
+    behind a block its key depends on (spec section 2): so many must be known before the block has a key.
     """
 
-    def __init__(self, block_size: int, algorithm: str = "sha256", seed: str | None = None) -> None:
+    def __init__(
+        self, block_size: int, algorithm: str = "sha256", seed: str | None = None, *, lookahead_tokens: int = 0
+    ) -> None:
         self.block_size = block_size
+        self.lookahead_tokens = lookahead_tokens
         self.hash = hash_function(algorithm)
         self.root_hash = root_hash(algorithm, seed)
         self._hash_keys: dict[bytes, int] = {}
@@ -70,7 +74,7 @@ class Content(Protocol):
         """Take note of output tokens."""
 
     def extend_keys(self, keys: list[int], num_blocks: int) -> None:
-        """Append the keys of further full blocks until there are ``num_blocks``."""
+        """Append the keys of further full blocks until there are ``num_blocks``; the key space's lookahead is known."""
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Ids of the tokens from ``start`` to ``end``; empty when they are not known."""
@@ -129,14 +133,21 @@ class TokenContent(_Identity):
 
     def extend_keys(self, keys: list[int], num_blocks: int) -> None:
         space = self._space
-        block_size, block_hash = space.block_size, space.hash
+        block_size, block_hash, lookahead = space.block_size, space.hash, space.lookahead_tokens
         parent = space.hash_of_key(keys[-1]) if keys else space.root_hash
         while parent is not None and len(keys) < num_blocks:
             index = len(keys)
-            tokens = tuple(self._tokens[index * block_size : (index + 1) * block_size])
+            end = (index + 1) * block_size
+            tokens = tuple(self._tokens[index * block_size : end])
+            extra: tuple[Any, ...] | None = self.extra_keys(index) if self._varies else None
+            if lookahead:
+                ahead = tuple(self._tokens[end : end + lookahead])
+                if UNKNOWN_TOKEN in ahead:
+                    break
+                extra = (extra, *ahead)
             if UNKNOWN_TOKEN in tokens:
                 break
-            parent = block_hash((parent, tokens, self.extra_keys(index) if self._varies else None))
+            parent = block_hash((parent, tokens, extra))
             keys.append(space.key_of_hash(parent))
         self._extend_privately(keys, num_blocks)
 
@@ -147,6 +158,9 @@ class PrefixIdContent(_Identity):
     A block is named by the id that holds its last token and by its end inside that id, so any block size works,
     also one that does not divide ``id_tokens``. Blocks that reach behind the prompt or its last id are private.
     An id counts together with the ids before it, so a file that repeats one behind another prefix does no harm.
+
+    Where keys look ahead (speculative decoding), prompts that share a block are taken to share the next tokens too: ids
+    stand for many tokens, and prompts that part inside the next id seldom do so at its first token.
     """
 
     def __init__(

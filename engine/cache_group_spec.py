@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,8 @@ class CacheGroupSpec:
     kind: str
     block_size: int
     window_tokens: int | None = None
+    is_eagle_group: bool = field(default=False, compare=False)
+    """Whether layers of an EAGLE-like drafter are among it; where no group says so, all count as such."""
 
     @property
     def is_cached_sparsely(self) -> bool:

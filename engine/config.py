@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.block_hashes import HASH_ALGORITHMS
 from engine.cache_group_spec import CacheGroupSpec
 from engine.retention import parse_retention
+from engine.speculation import Speculation
 
 VLLM_VERSION = "0.33.0"
 """The vLLM release whose decisions the engine reproduces."""
@@ -59,6 +60,7 @@ class EngineConfig:
     enable_kv_cache_events: bool = False
     retention: str = "lru"
     """What becomes of a session's blocks between its turns; vLLM knows only ``lru`` (:mod:`engine.retention`)."""
+    speculation: Speculation | None = None
     vllm_strict: bool = False
 
     def __post_init__(self) -> None:
@@ -82,6 +84,12 @@ class EngineConfig:
         if self.retention != "lru" and not self.enable_prefix_caching:
             raise ValueError(f"retention: {self.retention} keeps cached blocks, and prefix caching is off")
         for spec in self.cache_groups:
+            drops = self.enable_prefix_caching and self.drops_last_block(spec)
+            if drops and spec.kind == "chunked_local_attention":
+                raise ValueError(
+                    "speculation: expected lookahead block hashes beside chunked local attention, which cannot drop "
+                    "blocks, got disable_lookahead_block_hashes"
+                )
             if (
                 spec.kind == "full_attention"
                 and self.enable_prefix_caching
@@ -154,7 +162,26 @@ class EngineConfig:
     @property
     def max_running_requests(self) -> int:
         """Requests that may run at once: the seats."""
-        return self.max_num_active_seqs or self.max_num_seqs
+        seats = self.max_num_active_seqs or self.max_num_seqs
+        if self.speculation and self.speculation.method == "dflash":  # one pass drafts for all requests that run
+            seats = min(seats, self.max_num_batched_tokens // (1 + self.speculation.num_speculative_tokens))
+        return seats
+
+    @property
+    def lookahead_slots(self) -> int:
+        """Slots behind the scheduled tokens that every allocation covers too (spec section 9)."""
+        return self.speculation.lookahead_slots if self.speculation else 0
+
+    def drops_last_block(self, spec: CacheGroupSpec) -> bool:
+        """Whether hits give the last block of this group away (spec section 9)."""
+        if self.speculation is None or not self.speculation.drops_last_block:
+            return False
+        return spec in ([spec for spec in self.group_specs if spec.is_eagle_group] or self.group_specs)
+
+    @property
+    def hash_lookahead_tokens(self) -> int:
+        """Tokens behind a block that its hash covers too (spec section 2)."""
+        return self.speculation.hash_lookahead_tokens if self.speculation else 0
 
     @property
     def max_steps_in_flight(self) -> int:

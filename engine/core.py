@@ -41,8 +41,8 @@ class EngineCore:
         """Whether the iteration has to wait for the oldest step in flight."""
         return bool(self.in_flight) and not self._may_run_ahead
 
-    def process(self, tokens: Sequence[Sequence[int]]) -> Step:
+    def process(self, tokens: Sequence[Sequence[int]], num_drafts: Sequence[int] = ()) -> Step:
         """Deliver the output of the oldest step in flight and return that step."""
         step = self.in_flight.popleft()
-        self.scheduler.update(step, tokens)
+        self.scheduler.update(step, tokens, num_drafts)
         return step

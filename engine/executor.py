@@ -77,6 +77,9 @@ class Step:
     """Requests preempted since the last step: by resets of the prefix cache first, then while this one was decided."""
     finished: list[Request] = field(default_factory=list)
     """Requests that ended since the last step: their state can be dropped."""
+    num_drafts: dict[Request, int] = field(default_factory=dict)
+    """Speculative decoding: how many of a request's last tokens are drafts to verify; requests without are left out.
+    Those of a request that the step admits are padding, which the executor rejects."""
     total_tokens: int = 0
     """Sum of ``num_tokens``."""
 
@@ -87,7 +90,11 @@ class StepResult:
 
     duration_ns: int
     tokens: list[Sequence[int]]
-    """Per request of the step, its output token ids: empty unless it samples."""
+    """Per request of the step, its output token ids: empty unless it samples, else accepted drafts and one more."""
+    num_drafts: Sequence[int] = ()
+    """Speculative decoding: per request of the step, how many drafts were made behind its output. The executor keeps
+    their ids. With asynchronous scheduling the scheduler has already counted on ``num_speculative_tokens`` for each:
+    the executor rejects what it did not draft."""
 
 
 Ticket = TypeVar("Ticket")

@@ -19,6 +19,11 @@ def _require(condition: bool, message: str) -> None:
         raise InvariantError(message)
 
 
+def _drafts_and_tokens(step: Step) -> list[tuple[int, int]]:
+    num_tokens = dict(zip(step.requests, step.num_tokens, strict=True))
+    return [(number, num_tokens[request]) for request, number in step.num_drafts.items()]
+
+
 class InvariantChecker:
     """Checks a scheduler, its requests, its block pool and its steps. Costs time in proportion to the pool."""
 
@@ -43,6 +48,10 @@ class InvariantChecker:
         )
         _require(len(set(step.requests)) == len(step.requests), "a request is in a step twice")
         _require(all(num_tokens > 0 for num_tokens in step.num_tokens), "a request is in a step without a token")
+        _require(
+            all(0 < number < num_tokens for number, num_tokens in _drafts_and_tokens(step)),
+            "a request verifies more drafts than it computes tokens",
+        )
         _require(sum(step.num_tokens) == step.total_tokens, "the total of a step is wrong")
         _require(step.total_tokens <= self._scheduler.config.token_budget, "a step is above the token budget")
 
@@ -58,6 +67,7 @@ class InvariantChecker:
         for request in waiting:
             _require(request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), f"{request} is waiting")
             _require(not request.block_tables, f"{request} waits and holds blocks")
+            _require(request.num_drafts == 0, f"{request} waits and holds drafts")
 
     def _check_requests(self) -> None:
         cache = self._scheduler.kv_cache

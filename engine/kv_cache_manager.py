@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from engine.block_keys import KeySpace
 from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from engine.cache_groups import GroupContext, make_group
+from engine.cache_groups.boundaries import worth_resending
 from engine.config import EngineConfig
 from engine.executor import BlockCopy, HostCopy
 from engine.host_pool import HostLoad
@@ -56,7 +57,12 @@ class KVCacheManager:
             max_tokens_in_flight=config.max_num_batched_tokens * config.max_steps_in_flight,
             retention_interval=config.prefix_cache_retention_interval,
         )
-        self.groups = [make_group(spec, context) for spec in config.group_specs]
+        self._lookahead_slots = config.lookahead_slots
+        self.groups = [
+            make_group(spec, context, num_dropped_blocks=int(config.drops_last_block(spec)))
+            for spec in config.group_specs
+        ]
+        self._hits_drop_a_block = any(group.num_dropped_blocks for group in self.groups)
         self._forgetful = [index for index, group in enumerate(self.groups) if group.forgets]
         self._lookup = PrefixLookup(self.groups)
         self.phantom_blocks: set[int] = set()
@@ -89,7 +95,7 @@ class KVCacheManager:
             return Hit(tables, num_tokens, loads=loads, is_swapped=True)
         if not self._config.enable_prefix_caching:
             return Hit([[] for _ in self.groups], 0)
-        self._extend_keys(request, request.num_tokens)
+        self._extend_keys(request, request.num_tokens - self._keys.lookahead_tokens)
         keys = [self.pool_keys(request, 0, None, index) for index in range(len(self.groups))]
         max_hit_tokens = request.num_tokens - 1
         tables, num_tokens, longest = self._lookup.find(keys, max_hit_tokens, self.pool.find)
@@ -124,7 +130,7 @@ class KVCacheManager:
             self._forget(request)
         num_computed_tokens = hit.num_tokens if hit else request.num_computed_tokens
         num_scheduled_tokens = num_computed_tokens + num_new_tokens
-        num_slots = min(num_scheduled_tokens, self._config.max_model_len)
+        num_slots = min(num_scheduled_tokens + self._lookahead_slots, self._config.max_model_len)
         if hit is None and num_slots <= request.num_slots:
             new_blocks: BlockTables = [[] for _ in self.groups]  # what most decode steps need: nothing
         else:
@@ -145,15 +151,18 @@ class KVCacheManager:
         return new_blocks
 
     def register(self, request: Request, num_tokens: int) -> None:
-        """Make the full blocks among the first ``num_tokens`` tokens hit-able."""
+        """Make the full blocks among the first ``num_tokens`` tokens hit-able, as far as they have keys."""
         if not self._config.enable_prefix_caching:
             return
-        num_tokens -= num_tokens % self._alignment_tokens
+        num_aligned_tokens = num_tokens - num_tokens % self._alignment_tokens
+        num_keyed_tokens = min(num_aligned_tokens, request.num_tokens - self._keys.lookahead_tokens)
         for index, group in enumerate(self.groups):
-            start, end = request.num_registered_blocks[index], num_tokens // group.block_size
+            start, end = request.num_registered_blocks[index], num_keyed_tokens // group.block_size
+            if group.num_dropped_blocks and 0 < end < num_tokens // group.block_size:
+                end += group.num_dropped_blocks
             if start >= end:
                 continue
-            self._extend_keys(request, num_tokens)
+            self._extend_keys(request, end * group.block_size)
             kept: Sequence[int] = range(start, end)
             blocks, keys = request.block_tables[index][start:end], self.pool_keys(request, start, end, index)
             if group.forgets:
@@ -248,11 +257,9 @@ class KVCacheManager:
 
     def _kept(self, request: Request, group_index: int, start: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose blocks are given keys, in a group that forgets."""
-        unit = self._alignment_tokens
-        boundaries = [(request.num_prompt_tokens - 1) // unit * unit]
-        if request.junction_tokens:
-            boundaries.append(request.junction_tokens)
-        group, table = self.groups[group_index], request.block_tables[group_index]
+        group = self.groups[group_index]
+        boundaries = worth_resending(request, group, self._alignment_tokens, hits_drop_a_block=self._hits_drop_a_block)
+        table = request.block_tables[group_index]
         return [
             position
             for position in range(start, end)

@@ -33,7 +33,10 @@ class PrefixLookup:
         while True:
             asked_tokens = num_tokens
             for group, members in self._kinds:
-                found = group.find_hit([keys[index] for index in members], num_tokens, find)
+                limit = num_tokens
+                if group.num_dropped_blocks and self._num_groups > 1:
+                    limit += group.block_size
+                found = group.find_hit([keys[index] for index in members], limit, find)
                 for index, table in zip(members, found, strict=True):
                     tables[index] = table
                 num_tokens = len(found[0]) * group.block_size

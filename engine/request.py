@@ -57,6 +57,7 @@ class Request:
         "max_tokens",
         "max_total_tokens",
         "num_computed_tokens",
+        "num_drafts",
         "num_highest_computed_tokens",
         "num_in_flight_samples",
         "num_placeholders",
@@ -112,6 +113,8 @@ class Request:
         """Most tokens that were ever computed, so that recomputation can be counted."""
         self.num_placeholders = 0
         """Output tokens that scheduled steps will deliver (async scheduling)."""
+        self.num_drafts = 0
+        """Drafts of the next tokens, to be verified when the request is scheduled next (speculative decoding)."""
         self.num_tokens_in_flight = 0
         """Tokens of scheduled steps whose output was not processed yet."""
         self.num_in_flight_samples = 0

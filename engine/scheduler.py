@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from engine.block_keys import KeySpace
 from engine.config import EngineConfig
+from engine.draft_verification import DraftVerification
 from engine.executor import Admission, Step
 from engine.kv_cache_manager import Hit, KVCacheManager
 from engine.prefill_pacing import PrefillPacing
@@ -29,7 +30,12 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.keys = KeySpace(config.hash_block_tokens, config.prefix_caching_hash_algo, config.hash_seed)
+        self.keys = KeySpace(
+            config.hash_block_tokens,
+            config.prefix_caching_hash_algo,
+            config.hash_seed,
+            lookahead_tokens=config.hash_lookahead_tokens,
+        )
         self.kv_cache = KVCacheManager(config, self.keys)
         self.retention = parse_retention(config.retention)(self.kv_cache.pool)
         self.running: list[Request] = []
@@ -41,6 +47,9 @@ class Scheduler:
         self._ended: list[Request] = []
         self._preempted_since_step: list[Request] = []
         self._pacing = PrefillPacing(config.prefill_schedule_interval)
+        self._drafts = (
+            DraftVerification(config, config.speculation, self.statistics.speculation) if config.speculation else None
+        )
 
     # ---------------------------------------------------------------- requests come and go
 
@@ -123,9 +132,14 @@ class Scheduler:
     def _schedule_running(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
         budget = self.config.token_budget
         index = 0
-        while index < len(self.running) and step.total_tokens < budget:
+        while index < len(self.running):
+            budget_left = budget - step.total_tokens
+            if self._drafts:
+                budget_left = self._drafts.limit(budget_left, step)
+            if budget_left <= 0:
+                break
             request = self.running[index]
-            num_new_tokens = self._num_tokens_to_run(request, budget - step.total_tokens, chunk_limit)
+            num_new_tokens = self._num_tokens_to_run(request, budget_left, chunk_limit)
             if num_new_tokens <= 0 or (hold_prefill and request.is_prefill_chunk):
                 index += 1
                 continue
@@ -154,8 +168,11 @@ class Scheduler:
     def _schedule_waiting(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
         budget = self.config.token_budget
         skipped = []
-        while self.waiting and step.total_tokens < budget:
-            if len(self.running) >= self.config.max_running_requests:
+        while self.waiting and len(self.running) < self.config.max_running_requests:
+            budget_left = budget - step.total_tokens
+            if self._drafts:
+                budget_left = self._drafts.limit(budget_left, step)
+            if budget_left <= 0:
                 break
             request = self.waiting.peek()
             if self._must_skip(request):
@@ -170,12 +187,16 @@ class Scheduler:
             num_new_tokens = request.num_tokens - hit.num_tokens
             if hold_prefill and num_new_tokens > 1:
                 break
+            if self._drafts and num_new_tokens == 1:
+                num_new_tokens = self._drafts.pad(step, request.num_tokens, hit.num_tokens)
+                if num_new_tokens > budget_left:
+                    break
             if 0 < chunk_limit < num_new_tokens:
                 num_new_tokens = chunk_limit
-            if num_new_tokens > budget - step.total_tokens:
+            if num_new_tokens > budget_left:
                 if not self.config.enable_chunked_prefill:
                     break
-                num_new_tokens = budget - step.total_tokens
+                num_new_tokens = budget_left
             new_blocks = self.kv_cache.allocate_slots(
                 request,
                 num_new_tokens,
@@ -207,9 +228,9 @@ class Scheduler:
     def _num_tokens_to_run(self, request: Request, budget_left: int, chunk_limit: int) -> int:
         """Tokens that a running request gets if its blocks can be had; 0 or less is none (spec section 5)."""
         num_expected_tokens = request.num_tokens + request.num_placeholders
-        if request.num_placeholders and num_expected_tokens >= request.max_total_tokens:
+        if request.num_placeholders and request.num_tokens + 1 >= request.max_total_tokens:
             return 0
-        num_new_tokens = num_expected_tokens - request.num_computed_tokens
+        num_new_tokens = num_expected_tokens + request.num_drafts - request.num_computed_tokens
         if 0 < chunk_limit < num_new_tokens:
             num_new_tokens = chunk_limit
         return min(
@@ -232,6 +253,7 @@ class Scheduler:
         step.total_tokens -= step.num_tokens[index]
         for parallel in (step.requests, step.num_tokens, step.num_computed_tokens):
             del parallel[index]
+        step.num_drafts.pop(victim, None)
         step.new_blocks = [entry for entry in step.new_blocks if entry[0] is not victim]
         self.kv_cache.mark_phantoms(victim)
 
@@ -243,6 +265,7 @@ class Scheduler:
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_placeholders = 0
+        request.num_drafts = 0
         request.num_preemptions += 1
         self.statistics.num_preemptions += 1
         self.waiting.put_back(request)
@@ -276,6 +299,8 @@ class Scheduler:
         step.num_tokens.append(num_new_tokens)
         step.num_computed_tokens.append(request.num_computed_tokens)
         step.total_tokens += num_new_tokens
+        if self._drafts:
+            self._drafts.claim(step, request, num_new_tokens)
 
     def _advance(self, step: Step) -> None:
         """Count the step's tokens as computed and expect its samples (spec sections 5.3 and 8)."""
@@ -295,6 +320,8 @@ class Scheduler:
             if end > request.num_highest_computed_tokens:
                 request.num_highest_computed_tokens = end
         self.statistics.num_scheduled_tokens += step.total_tokens
+        if self._drafts:
+            self._drafts.expect(step)
 
     def _count_admissions(self, step: Step) -> None:
         """Record the lookups of the admitted requests (spec section 3)."""
@@ -318,8 +345,12 @@ class Scheduler:
 
     # ---------------------------------------------------------------- a step's output
 
-    def update(self, step: Step, tokens: Sequence[Sequence[int]]) -> None:
-        """Deliver the output ``tokens`` of each request of ``step``; end those that are done (spec section 7)."""
+    def update(self, step: Step, tokens: Sequence[Sequence[int]], num_drafts: Sequence[int] = ()) -> None:
+        """Deliver the output ``tokens`` of each request of ``step``; end those that are done (spec section 7).
+
+        ``num_drafts`` says how many drafts were made behind each request's output, as in
+        :class:`engine.executor.StepResult`.
+        """
         is_async = self.config.async_scheduling
         num_ended = 0
         for request, num_tokens, token_ids in zip(step.requests, step.num_tokens, tokens, strict=True):
@@ -333,14 +364,18 @@ class Scheduler:
             was_running = request.status is RequestStatus.RUNNING
             if was_running and is_async:
                 request.num_placeholders -= 1
+            if self._drafts:
+                self._drafts.settle(step, request, len(token_ids))
             reason = self._append_tokens(request, token_ids)
-            if was_running and is_async:
-                self.kv_cache.register(request, request.num_computed_tokens - request.num_placeholders)
+            if was_running and (is_async or self._drafts):
+                self.kv_cache.register(request, request.num_tokens - 1)
             if reason:
                 if not was_running:
                     self.waiting.remove(request)
                 self._finish(request, reason)
                 num_ended += was_running
+        if self._drafts and num_drafts:
+            self._drafts.receive(step, num_drafts)
         if num_ended:
             self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
 

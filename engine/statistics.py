@@ -70,10 +70,37 @@ class RecentHitRate:
 
 
 @dataclass(slots=True)
+class SpeculationStatistics:
+    """Drafts verified, as vLLM's counters ``vllm:spec_decode_*`` have them: padding is a draft, and what a stop cuts
+    off was accepted all the same."""
+
+    num_drafts: int = 0
+    """Times that drafts of one request were verified."""
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_draft_tokens_per_pos: list[int] = field(default_factory=list)
+    """Drafts verified at each position, the first draft behind the known tokens first."""
+    num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+
+    def record(self, num_drafts: int, num_accepted: int) -> None:
+        """Count one verification."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_drafts
+        self.num_accepted_tokens += num_accepted
+        missing = num_drafts - len(self.num_draft_tokens_per_pos)
+        self.num_draft_tokens_per_pos += [0] * missing
+        self.num_accepted_tokens_per_pos += [0] * missing
+        for position in range(num_drafts):
+            self.num_draft_tokens_per_pos[position] += 1
+            self.num_accepted_tokens_per_pos[position] += position < num_accepted
+
+
+@dataclass(slots=True)
 class EngineStatistics:
     """Everything counted over a run."""
 
     prefix_cache: PrefixCacheStatistics = field(default_factory=PrefixCacheStatistics)
+    speculation: SpeculationStatistics = field(default_factory=SpeculationStatistics)
     recent_hit_rate: RecentHitRate = field(default_factory=RecentHitRate)
     external_prefix_cache: PrefixCacheStatistics = field(default_factory=PrefixCacheStatistics)
     """The offload tier: of the known tokens, it is asked for those that the device did not hit."""

@@ -21,8 +21,8 @@ _KINDS: dict[str, type[CacheGroup]] = {
 }
 
 
-def make_group(spec: CacheGroupSpec, context: GroupContext) -> CacheGroup:
+def make_group(spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> CacheGroup:
     """The group that ``spec`` describes. Raises ValueError for an unknown kind."""
     if spec.kind not in _KINDS:
         raise ValueError(f"cache group: expected one of {', '.join(_KINDS)}, got {spec.kind}")
-    return _KINDS[spec.kind](spec, context)
+    return _KINDS[spec.kind](spec, context, num_dropped_blocks=num_dropped_blocks)

@@ -33,8 +33,10 @@ class CacheGroup(ABC):
     forgets = False
     """Whether blocks are let go while the request runs."""
 
-    def __init__(self, spec: CacheGroupSpec, context: GroupContext) -> None:
+    def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:
         self.spec = spec
+        self.num_dropped_blocks = num_dropped_blocks
+        """Blocks at the end of a cached prefix that a hit gives away (1 for drafters that need it, else 0)."""
         self.kind = spec.kind
         self.block_size = spec.block_size
         self._context = context
@@ -46,7 +48,8 @@ class CacheGroup(ABC):
         """Tables of the longest cached prefix of at most ``num_tokens`` tokens, for all groups of this kind.
 
         ``keys`` holds, per group, the keys of the prompt's blocks; a prefix counts only if every group has it. Hits
-        are aligned. Positions that the group does not need any more hold the null block.
+        are aligned, and without the blocks to drop. Positions that the group does not need any more hold the null
+        block.
         """
 
     def blocks_to_add(self, num_slots: int, num_held_blocks: int) -> int:

@@ -18,8 +18,8 @@ class ChunkedLocalGroup(CacheGroup):
 
     forgets = True
 
-    def __init__(self, spec: CacheGroupSpec, context: GroupContext) -> None:
-        super().__init__(spec, context)
+    def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:
+        super().__init__(spec, context, num_dropped_blocks=num_dropped_blocks)
         assert spec.window_tokens is not None
         self._chunk_tokens = spec.window_tokens
         most_live_tokens = spec.window_tokens + context.max_tokens_in_flight

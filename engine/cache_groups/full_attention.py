@@ -13,5 +13,6 @@ class FullAttentionGroup(CacheGroup):
 
     def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
         tables = leading_blocks(keys, 0, num_tokens // self.block_size, find)
-        surplus = len(tables[0]) % (self._context.alignment_tokens // self.block_size)
-        return [table[: len(table) - surplus] for table in tables] if surplus else tables
+        num_blocks = max(0, len(tables[0]) - self.num_dropped_blocks)
+        num_blocks -= num_blocks % (self._context.alignment_tokens // self.block_size)
+        return [table[:num_blocks] for table in tables] if num_blocks < len(tables[0]) else tables

@@ -19,8 +19,8 @@ class SlidingWindowGroup(CacheGroup):
 
     forgets = True
 
-    def __init__(self, spec: CacheGroupSpec, context: GroupContext) -> None:
-        super().__init__(spec, context)
+    def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:
+        super().__init__(spec, context, num_dropped_blocks=num_dropped_blocks)
         assert spec.window_tokens is not None
         self._window_tokens = spec.window_tokens
         self._tail_blocks = self._blocks_for(spec.window_tokens - 1)
@@ -37,17 +37,17 @@ class SlidingWindowGroup(CacheGroup):
                 run = 0
                 continue
             if run == 0:
-                if (index + 1) * self.block_size % self._context.alignment_tokens:
+                end = index + 1 - self.num_dropped_blocks
+                if end * self.block_size % self._context.alignment_tokens:
                     continue
-                end = index + 1
             for table, block in zip(tables, blocks, strict=True):
                 table[index] = block
             run += 1
-            if run >= self._tail_blocks:
+            if run >= self._tail_blocks + self.num_dropped_blocks:
                 break
-        if run == 0:
+        if run <= self.num_dropped_blocks:
             return [[] for _ in keys]
-        start = end - run
+        start = end + self.num_dropped_blocks - run
         return [[NULL_BLOCK] * start + table[start:end] for table in tables]
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
@@ -56,8 +56,14 @@ class SlidingWindowGroup(CacheGroup):
     def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
         end = (index + 1) * self.block_size
         tail_tokens = self._tail_blocks * self.block_size
+        dropped_tokens = self.num_dropped_blocks * self.block_size
         interval = self._context.retention_interval
         if interval != 0:
             unit = self._context.alignment_tokens if interval is None else interval
-            boundaries = [*boundaries, -(-end // unit) * unit]
-        return any(boundary - tail_tokens < end <= boundary for boundary in boundaries)
+            if tail_tokens + dropped_tokens >= unit:
+                return True
+            boundaries = [] if interval is None else list(boundaries)
+            boundaries.append(-(-end // unit) * unit)
+            if end > dropped_tokens:
+                boundaries.append(-(-(end - dropped_tokens) // unit) * unit)
+        return any(boundary - tail_tokens < end <= boundary + dropped_tokens for boundary in boundaries)

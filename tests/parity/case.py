@@ -11,7 +11,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from engine.invariants import InvariantChecker
 from engine.kv_events import KVEvent
 from engine.request import Request
 from engine.scheduler import Scheduler
+from engine.speculation import Speculation
 from tests.parity.oracle import vllm_oracle
 
 SAME_NAMES = (
@@ -72,14 +73,25 @@ def _group_spec(group: dict[str, Any], block_size: int) -> CacheGroupSpec:
     if kind not in _KINDS:
         raise UnsupportedCaseError(f"cache groups of kind {kind}")
     name, window = _KINDS[kind]
-    return CacheGroupSpec(name, group.get("block_size", block_size), group[window] if window else None)
+    return CacheGroupSpec(
+        name, group.get("block_size", block_size), group[window] if window else None, bool(group.get("eagle"))
+    )
+
+
+def _speculation(case: dict[str, Any]) -> Speculation | None:
+    if not case["num_speculative_tokens"]:
+        return None
+    return Speculation(
+        method=case["spec_method"],
+        num_speculative_tokens=case["num_speculative_tokens"],
+        disable_lookahead_block_hashes=case["disable_lookahead_block_hashes"],
+        disable_eagle_block_drop=case["disable_eagle_block_drop"],
+    )
 
 
 def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
     """Our configuration for the oracle's, which must be complete. Raises UnsupportedCaseError."""
     specs = [_group_spec(group, case["block_size"]) for group in case["groups"] or [{"type": "full"}]]
-    if case["num_speculative_tokens"]:
-        raise UnsupportedCaseError("speculative decoding")
     if case["prefix_match_unit"] not in (None, specs[0].block_size):
         raise UnsupportedCaseError("prefix_match_unit")
     max_loras = case["max_loras"] if case["max_loras"] is not None else num_loras
@@ -94,31 +106,67 @@ def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
             scheduling_policy=case["policy"],
             enable_kv_cache_events=case["kv_events"],
             max_loras=max_loras,
+            speculation=_speculation(case),
             vllm_strict=True,
         )
     except ValueError as error:
         raise UnsupportedCaseError(str(error)) from None
 
 
+PADDING = -1
+"""A draft whose token the scheduler does not know: padding, or any draft with asynchronous scheduling."""
+
+
 @dataclass
 class _Sampler:
-    """The fake model: decides, when a step is scheduled, what it will return."""
+    """The fake model: decides, when a step is scheduled, what it will return, and makes drafts."""
 
     vocabulary: int
-    forced: dict[str, list[int]]
-    emitted: dict[str, int]
+    num_drafts: int
+    is_async: bool
+    forced: dict[str, list[int]] = field(default_factory=dict)
+    emitted: dict[str, int] = field(default_factory=dict)
+    drafts: dict[str, list[int]] = field(default_factory=dict)
+
+    def verified(self, step: Step) -> list[list[Any]]:
+        """The drafts that the scheduler sends with the step, by request."""
+        admitted = {admission.request for admission in step.admitted}
+        return [
+            [
+                request.request_id,
+                [PADDING] * number
+                if self.is_async or request in admitted
+                else self.drafts[request.request_id][:number],
+            ]
+            for request, number in step.num_drafts.items()
+        ]
 
     def sample(self, step: Step) -> list[list[int]]:
+        """Output tokens per request of the step."""
+        admitted = {admission.request.request_id for admission in step.admitted}
         for admission in step.admitted:
             self.emitted[admission.request.request_id] = admission.request.num_output_tokens
         return [
-            [self._next_token(request.request_id)] if samples else []
+            self._outputs(request.request_id, step.num_drafts.get(request, 0), request.request_id in admitted)
+            if samples
+            else []
             for request, samples in zip(step.requests, step.samples, strict=True)
         ]
 
-    def _next_token(self, request_id: str) -> int:
-        index = self.emitted[request_id]
-        self.emitted[request_id] = index + 1
+    def _outputs(self, request_id: str, num_drafts: int, is_padding: bool) -> list[int]:
+        first = self.emitted[request_id]
+        num_right = vllm_oracle.accepted_drafts(request_id, first - 1, self.num_drafts)
+        end = first + 1 + (0 if is_padding else min(num_right, num_drafts))
+        self.emitted[request_id] = end
+        if self.num_drafts:
+            right = vllm_oracle.accepted_drafts(request_id, end - 1, self.num_drafts)
+            self.drafts[request_id] = [
+                (self._token(request_id, end + index) + (index >= right)) % self.vocabulary
+                for index in range(self.num_drafts)
+            ]
+        return [self._token(request_id, index) for index in range(first, end)]
+
+    def _token(self, request_id: str, index: int) -> int:
         forced = self.forced[request_id]
         return forced[index] if index < len(forced) else vllm_oracle.output_token(request_id, index, self.vocabulary)
 
@@ -136,7 +184,7 @@ class CaseRun:
         self.scheduler = self.core.scheduler
         self.checker = InvariantChecker(self.scheduler) if check else None
         self.vocabulary = self.case["vocab"]
-        self.sampler = _Sampler(self.vocabulary, {}, {})
+        self.sampler = _Sampler(self.vocabulary, self.case["num_speculative_tokens"], self.case["async_scheduling"])
         order = sorted(enumerate(lines), key=lambda entry: (_step_of(entry[1]), entry[0]))
         self.events = order[::-1]
         self.admitted: set[str] = set()
@@ -173,14 +221,15 @@ class CaseRun:
         step = self.core.schedule_next()
         if step is not None:
             self.step_numbers[step.index] = number
-            self.sampled[step.index] = self.sampler.sample(step)
             self._log_schedule(step, record)
+            self.sampled[step.index] = self.sampler.sample(step)
             if self.checker:
                 self.checker.check_step(step)
         if self.core.must_collect():
             index = self.core.in_flight[0].index
             before = {id(request): request.num_output_tokens for request in self.core.in_flight[0].requests}
-            done = self.core.process(self.sampled.pop(index))
+            tokens = self.sampled.pop(index)
+            done = self.core.process(tokens, [self.sampler.num_drafts * bool(token_ids) for token_ids in tokens])
             self._log_update(done, before, record)
         if self.checker:
             self.checker.check()
@@ -243,6 +292,8 @@ class CaseRun:
         ]
         self.admitted.update(admission.request.request_id for admission in step.admitted)
         record["running_new_blocks"] = [[request.request_id, tables] for request, tables in step.new_blocks]
+        if step.num_drafts:
+            record["spec"] = self.sampler.verified(step)
         record["preempted"] = [request.request_id for request in step.preempted]
         if self.case["log_hashes"] and step.admitted:
             record["hashes"] = {
@@ -258,7 +309,8 @@ class CaseRun:
         if not self.scheduler.config.enable_prefix_caching:
             return []
         keys = list(request.block_keys)
-        request.content.extend_keys(keys, request.num_tokens // self.scheduler.config.hash_block_tokens)
+        num_tokens = request.num_tokens - self.scheduler.config.hash_lookahead_tokens
+        request.content.extend_keys(keys, num_tokens // self.scheduler.config.hash_block_tokens)
         hashes = [self.scheduler.keys.hash_of_key(key) for key in keys]
         return [value.hex() for value in hashes if value is not None]
 

@@ -57,7 +57,20 @@ def random_case(seed: int) -> Case:
         config["max_loras"] = rng.randint(1, 3)
     if rng.random() < 0.5:
         _draw_groups(rng, config)
+    _draw_speculation(random.Random(f"parity/speculation/{seed}"), config)
     return config, _random_workload(rng, config)
+
+
+def _draw_speculation(rng: random.Random, config: dict[str, Any]) -> None:
+    """Let a third of the cases speculate; a random stream of its own leaves the others as they were."""
+    if rng.random() < 0.67:
+        return
+    config["spec_method"] = rng.choice(("ngram", "suffix", "draft_model", "eagle", "eagle", "eagle3", "mtp", "dflash"))
+    config["num_speculative_tokens"] = rng.randint(1, 5)
+    config["disable_lookahead_block_hashes"] = rng.random() < 0.5
+    config["disable_eagle_block_drop"] = rng.random() < 0.2
+    if config.get("groups"):
+        config["groups"] = [dict(group, eagle=rng.random() < 0.5) for group in config["groups"]]
 
 
 def _draw_groups(rng: random.Random, config: dict[str, Any]) -> None:

@@ -1,0 +1,25 @@
+"""Which prefix lengths are worth resending: the tails behind which groups that forget keep their blocks hit-able."""
+
+from __future__ import annotations
+
+from engine.cache_groups.base import CacheGroup
+from engine.request import Request
+
+
+def worth_resending(request: Request, group: CacheGroup, unit: int, *, hits_drop_a_block: bool) -> list[int]:
+    """Lengths of hits, multiples of ``unit`` tokens, that ``group`` shall be able to serve (spec section 10).
+
+    They are the hit of the same prompt sent again, and the prefix that was seen to be shared. Where hits drop their last
+    block, the same prompt may hit one unit less, and so may a shared prefix: docs/spec-additions.md, "Speculation".
+    """
+    longest = (request.num_prompt_tokens - 1) // unit * unit
+    lengths = [longest]
+    if hits_drop_a_block:
+        lengths = [max(0, longest - unit)]
+        if longest + unit <= request.num_prompt_tokens:
+            lengths.append(longest)
+    if request.junction_tokens:
+        lengths.append(request.junction_tokens)
+        if group.num_dropped_blocks:
+            lengths.append(request.junction_tokens - unit)
+    return lengths
