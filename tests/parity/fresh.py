@@ -49,9 +49,11 @@ def pressure(folder: Path, name: str) -> Counter[str]:
         counts["admissions"] += len(record.get("admitted", ()))
         counts["admissions with a hit"] += sum(1 for one in record.get("admitted", ()) if one["num_computed_tokens"])
         counts["stops before the length"] += sum(1 for _, reason in record.get("finished", ()) if reason == "stop")
+        counts["drafts verified"] += sum(len(drafts) for _, drafts in record.get("spec", ()))
         counts["aborts"] += len(record.get("aborted", ()))
         counts["stalled cases"] += bool(record.get("stalled"))
     config = json.loads((folder / f"{name}.config.json").read_text())
+    counts["cases with speculation"] += bool(config["num_speculative_tokens"])
     counts["async cases"] += config["async_scheduling"]
     counts["priority cases"] += config["policy"] == "priority"
     return counts
