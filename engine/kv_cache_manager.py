@@ -83,6 +83,8 @@ class KVCacheManager:
 
     def blocks_needed(self, num_tokens: int) -> int:
         """Most blocks that a request with ``num_tokens`` slots holds at once, over all groups."""
+        if self._lookahead_slots:
+            num_tokens = min(num_tokens + self._lookahead_slots, self._config.max_model_len)
         return self._missing_to_admit(num_tokens, [[] for _ in self.groups])
 
     def find_hit(self, request: Request) -> Hit:
