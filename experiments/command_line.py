@@ -33,6 +33,7 @@ COMMANDS = {
     "trace generate": Command("experiments.trace_generate", "write a synthetic workload, seeded"),
     "sweep": Command("experiments.sweep", "replay a trace under many settings; compare"),
     "curve": Command("experiments.curve", "the hit rate at every cache size, in one pass"),
+    "plot": Command("experiments.plot", "pictures of a run or a sweep"),
     "demo": Command("experiments.demo", "replay a bundled workload on a small pool"),
     "models": Command("experiments.list_models", "models known by name"),
     "gpus": Command("experiments.list_gpus", "GPUs known by name"),

@@ -79,6 +79,26 @@ class SweepFolder:
         return self.path / "points" / point.label
 
 
+def read_sweep(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """The varied options, and a row per point, of a sweep that has ended. UserError: the folder is none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    plan = read_yaml(path / "sweep.yaml")
+    if not isinstance(plan, dict) or not isinstance(plan.get("points"), list):
+        raise UserError(f"{path / 'sweep.yaml'}: not the plan of a sweep")
+    axes = tuple(dict.fromkeys(name for point in plan["points"] for name in point["varied"]))
+    results = path / "results.parquet"
+    if not results.is_file():
+        raise UserError(f"{path}: the sweep has not ended; go on with --resume")
+    try:
+        with open(results, "rb") as file:
+            rows: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{results}: not a table: {error}") from None
+    return axes, rows
+
+
 def _plan(spec: SweepSpec) -> dict[str, Any]:
     return {
         "description": spec.description,

@@ -32,6 +32,10 @@ ALLOWED_LATER = {
 """What a room may import where it is needed only: in a function, or in a try that does without."""
 
 
+PICTURES = "experiments/pictures"
+"""This corner may import matplotlib anywhere, and nobody else may import it but where it is needed."""
+
+
 class Import(NamedTuple):
     module: str
     line: int
@@ -68,10 +72,21 @@ def breaches(room: str, source: str) -> list[Import]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_arrows_point_one_way(room):
-    files = sorted((REPOSITORY / room).rglob("*.py"))
+    pictures = REPOSITORY / PICTURES
+    files = [file for file in sorted((REPOSITORY / room).rglob("*.py")) if not file.is_relative_to(pictures)]
     assert files
     found = [(str(file), breach) for file in files for breach in breaches(room, file.read_text("utf-8"))]
     assert found == []
+
+
+def test_pictures_are_imported_only_where_they_are_needed():
+    pictures = REPOSITORY / PICTURES
+    for file in sorted((REPOSITORY / "experiments").rglob("*.py")):
+        for each in imports_of(file.read_text("utf-8")):
+            if file.is_relative_to(pictures):
+                assert each.package in ALLOWED["experiments"] | STANDARD_LIBRARY | {"experiments", "matplotlib"}
+            else:
+                assert not (each.at_top and each.module.startswith("experiments.pictures")), file
 
 
 @pytest.mark.parametrize(

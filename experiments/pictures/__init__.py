@@ -1,0 +1,1 @@
+"""Pictures of runs and sweeps. matplotlib is imported only here."""

@@ -1,0 +1,81 @@
+"""Run folders, read back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.errors import UserError
+from experiments.yaml_files import read_yaml
+
+_FILES = ("config.yaml", "summary.json", "requests.parquet", "steps.parquet")
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder that a run left. UserError, naming the folder: it is not one."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        missing = [name for name in _FILES if not (self.path / name).is_file()]
+        if missing:
+            raise UserError(f"{self.path}: not the folder of a run: {missing[0]} is missing")
+        if not isinstance(self.configuration, dict) or "engine" not in self.configuration:
+            raise UserError(f"{self.path / 'config.yaml'}: not the configuration of a run")
+
+    @cached_property
+    def configuration(self) -> Any:
+        """Everything resolved that decided the run."""
+        return read_yaml(self.path / "config.yaml")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The run's figures."""
+        path = self.path / "summary.json"
+        try:
+            summary: dict[str, Any] = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise UserError(f"{path}: not JSON: {error}") from None
+        return summary
+
+    @cached_property
+    def requests(self) -> Columns:
+        """One row per request, as columns."""
+        return read_table(self.path / "requests.parquet")
+
+    @cached_property
+    def steps(self) -> Columns:
+        """One row per step, as columns."""
+        return read_table(self.path / "steps.parquet")
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool, the null block included."""
+        return int(self.configuration["engine"]["num_blocks"])
+
+    @property
+    def title(self) -> str:
+        """What was run on what, in a line."""
+        trace = Path(str(self.configuration["options"]["trace"])).name
+        return f"{trace}: {self.configuration['model']}, {self.num_blocks:,} blocks"
+
+
+def read_table(path: Path) -> Columns:
+    """A Parquet file's columns. UserError: it is none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with open(path, "rb") as file:
+            table = pyarrow.parquet.read_table(file)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path}: not a table: {error}") from None
+    return {name: table[name].to_numpy() for name in table.column_names}
