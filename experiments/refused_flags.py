@@ -8,7 +8,6 @@ from typing import Any
 
 from experiments.errors import UserError
 
-_STATE_SPACE = "state-space groups are not modelled yet"
 _GONE = "vLLM 0.33 has no such flag any more"
 _NO_DIFFERENCE = "makes no difference to what is modelled: leave it out"
 _THE_TRACE = "the workload is TRACE; its format is recognised, or forced with --format"
@@ -26,10 +25,8 @@ NOT_MODELLED = {
     "--kv-cache-metrics-sample": "block life-time metrics are not modelled yet",
     "--speculative-config": "speculative decoding is not modelled yet",
     "--prefix-match-unit": "only blocks of one size are modelled yet",
-    "--mamba-block-size": _STATE_SPACE,
-    "--mamba-cache-mode": _STATE_SPACE,
-    "--mamba-cache-dtype": _STATE_SPACE,
-    "--mamba-ssm-cache-dtype": _STATE_SPACE,
+    "--mamba-block-size": "a state takes a block of attention, whose size --block-size raises",
+    "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached with --enable-prefix-caching, else not",
     "--quantization": "the model's config.json tells how its weights are quantised",
     "--enforce-eager": "CUDA graphs enter by --cuda-graph-bytes and the step-time model",
     "--scheduler-cls": "only vLLM's own schedulers are modelled",

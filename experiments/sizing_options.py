@@ -29,6 +29,7 @@ _UNITS |= {f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}
 _UNITS |= {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
 _MOST_BYTES = 1 << 50
 _DTYPES = ("auto", *DTYPE_BYTES, "half", "float")
+_STATE_DTYPES = ("auto", *DTYPE_BYTES)
 
 
 def parse_bytes(text: str) -> int:
@@ -90,6 +91,13 @@ def add_sizing_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpu", metavar="NAME", help="name from `kvtwin gpus`, or a path to a YAML file")
     add("--dtype", default="auto", choices=_DTYPES, help="of weights and activations; auto: the checkpoint's")
     add("--kv-cache-dtype", default="auto", choices=KV_CACHE_DTYPES, help="of the cache; auto: as --dtype")
+    add("--mamba-cache-dtype", default="auto", choices=_STATE_DTYPES, help="of states; auto: as --dtype")
+    add(
+        "--mamba-ssm-cache-dtype",
+        default="auto",
+        choices=_STATE_DTYPES,
+        help="of states of recurrences; auto: the model's config.json, or as --mamba-cache-dtype",
+    )
     add("--block-size", type=Whole(), default=16, metavar="TOKENS", help="tokens per block")
     add(
         "--gpu-memory-utilization",
@@ -139,6 +147,7 @@ def resolve_inputs(args: argparse.Namespace) -> SizingInputs:
     if args.max_model_len == 0:
         raise UserError("--max-model-len: expected at least 1, or -1 for the longest that fits, got 0")
     shape = _with_dtype(load_model(args.model), args.dtype)
+    shape = _with_state_dtypes(shape, args.mamba_cache_dtype, args.mamba_ssm_cache_dtype)
     gpu = load_gpu(args.gpu) if args.gpu else None
     notes = list(shape.notes)
     if args.block_size % 16:
@@ -216,6 +225,18 @@ def _with_dtype(shape: ModelShape, dtype: str) -> ModelShape:
     size = float(DTYPE_BYTES[name])
     fmt = shape.weight_format if shape.quantization else WeightFormat(name, size, size, size)
     return replace(shape, dtype=name, weight_format=fmt)
+
+
+def _with_state_dtypes(shape: ModelShape, conv_dtype: str, ssm_dtype: str) -> ModelShape:
+    changes = {"conv_dtype": conv_dtype, "ssm_dtype": ssm_dtype}
+    changes = {name: dtype for name, dtype in changes.items() if dtype != "auto"}
+    if not changes:
+        return shape
+    if not any(layer.spec.kind == "mamba" for layer in shape.layers):
+        flag = "--mamba-cache-dtype" if "conv_dtype" in changes else "--mamba-ssm-cache-dtype"
+        raise UserError(f"{flag}: {shape.name} has no state-space layers")
+    layers = [replace(layer, spec=replace(layer.spec, **changes)) for layer in shape.layers]
+    return replace(shape, layers=tuple(layers))
 
 
 def _batch_limits(args: argparse.Namespace, gpu: GpuSpec | None, notes: list[str]) -> tuple[int, int]:

@@ -54,13 +54,13 @@ _TYPE_DEFAULTS: dict[str, dict[str, Any]] = {
     "llama4": {"head_dim": 128, "attention_chunk_size": 8192, "no_rope_layer_interval": 4},
     "phi3": {},
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4, "norms": 1, "tie_word_embeddings": True},
+    "nemotron_h": {"norms": 1, "use_conv_bias": True},
     "smollm3": {"use_sliding_window": False, "tie_word_embeddings": True},
 }
 
 _NOT_UNDERSTOOD = {
     "index_topk": "sparse attention with an indexer cache",
     "num_kv_shared_layers": "layers that share another layer's KV cache",
-    "hybrid_override_pattern": "a Mamba hybrid",
     "mamba_d_state": "Mamba layers",
     "ssm_cfg": "Mamba layers",
     "block_configs": "layers of different shapes",
@@ -88,6 +88,8 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
     for key, meaning in _NOT_UNDERSTOOD.items():
         if merged.get(key):
             raise ModelConfigError(f"{name}: config.json has {key}, {meaning}, which is not modelled")
+    if merged.get("hybrid_override_pattern") and model_type != "nemotron_h":
+        raise ModelConfigError(f"{name}: a hybrid_override_pattern is known of nemotron_h, not of {model_type!r}")
     if model_type not in _TYPE_DEFAULTS:
         notes.append(f"model_type {model_type!r} is not known: read as a Llama-like decoder with gated MLPs")
     if "vision_config" in config:
@@ -139,6 +141,8 @@ def _max_position_tokens(fields: Fields) -> int:
 def _attention_kinds(fields: Fields) -> list[tuple[LayerKind, int | None]]:
     """Kind and window of every layer, from the first rule that applies."""
     count = fields.integer("num_hidden_layers")
+    if fields.get("hybrid_override_pattern"):
+        return [_nemotron_kind(fields, letter) for letter in fields["hybrid_override_pattern"][:count]]
     if fields.get("layer_types"):
         return [_named_kind(fields, str(kind)) for kind in fields["layer_types"][:count]]
     if fields.get("full_attention_interval"):
@@ -155,6 +159,14 @@ def _attention_kinds(fields: Fields) -> list[tuple[LayerKind, int | None]]:
         return [_FULL if (i + 1) % int(pattern) == 0 else ("sliding_window", window) for i in range(count)]
     first = int(fields.get("max_window_layers") or 0) if fields.get("use_sliding_window") else 0
     return [_FULL if i < first else ("sliding_window", window) for i in range(count)]
+
+
+def _nemotron_kind(fields: Fields, letter: str) -> tuple[LayerKind, int | None]:
+    """Nemotron-H spells its layers as one letter each."""
+    kinds: dict[str, LayerKind] = {"M": "mamba", "*": "full_attention", "-": "mlp"}
+    if letter not in kinds:
+        raise ModelConfigError(f"{fields.name}: hybrid_override_pattern has {letter!r}, not one of {', '.join(kinds)}")
+    return kinds[letter], None
 
 
 def _named_kind(fields: Fields, layer_type: str) -> tuple[LayerKind, int | None]:

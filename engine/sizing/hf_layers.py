@@ -12,14 +12,11 @@ from engine.sizing.model_shape import LayerShape
 def layer_shape(fields: Fields, index: int, kind: LayerKind, window: int | None, dtype: str) -> LayerShape:
     """Layer number ``index``: its attention or state, and its dense or expert MLP."""
     hidden = fields.integer("hidden_size")
-    mixer = (
-        _delta_net(fields, hidden)
-        if kind == "mamba"
-        else _latent_attention(fields, hidden)
-        if fields.get("kv_lora_rank")
-        else _attention(fields, hidden, kind, window)
-    )
+    mixer = _mixer(fields, hidden, kind, window)
     mixer["norm_params"] += int(fields["norms"]) * hidden
+    if fields.model_type == "nemotron_h":  # a layer is a mixer or an MLP without a gate
+        mixer["sharded_params"] += (kind == "mlp") * 2 * hidden * _dense_width(fields)
+        return LayerShape(**mixer)
     if not _is_expert_layer(fields, index):
         width = _dense_width(fields)
         mixer["sharded_params"] += 3 * hidden * width
@@ -42,7 +39,7 @@ def layer_shape(fields: Fields, index: int, kind: LayerKind, window: int | None,
 
 def mlp_activation_values(fields: Fields) -> int:
     """Values per token of the widest MLP: gate and up together, and their product."""
-    dense = 3 * _dense_width(fields)
+    dense = (2 if fields.model_type == "nemotron_h" else 3) * _dense_width(fields)
     if not _num_experts(fields):
         return dense
     chosen = int(fields.first("num_experts_per_tok", "experts_per_token") or 1)
@@ -51,6 +48,29 @@ def mlp_activation_values(fields: Fields) -> int:
         dense if fields.get("first_k_dense_replace") else 0,
         chosen * (max(2 * width, fields.integer("hidden_size")) + width),
     )
+
+
+def _mixer(fields: Fields, hidden: int, kind: LayerKind, window: int | None) -> dict[str, Any]:
+    if kind == "mlp":
+        return _without_attention(LayerSpec("mlp"), sharded_params=0, norm_params=0)
+    if kind == "mamba":
+        return _mamba2(fields, hidden) if fields.get("mamba_num_heads") else _delta_net(fields, hidden)
+    if fields.get("kv_lora_rank"):
+        return _latent_attention(fields, hidden)
+    return _attention(fields, hidden, kind, window)
+
+
+def _without_attention(spec: LayerSpec, sharded_params: int, norm_params: int) -> dict[str, Any]:
+    return {
+        "spec": spec,
+        "query_heads": 0,
+        "attention_width": 0,
+        "prefill_attention_width": 0,
+        "sharded_params": sharded_params,
+        "kv_params": 0,
+        "replicated_params": 0,
+        "norm_params": norm_params,
+    }
 
 
 def _attention(fields: Fields, hidden: int, kind: LayerKind, window: int | None) -> dict[str, Any]:
@@ -111,23 +131,38 @@ def _delta_net(fields: Fields, hidden: int) -> dict[str, Any]:
     kernel = fields.integer("linear_conv_kernel_dim")
     conv_width = 2 * key_heads * key + value_heads * value
     value_width = value_heads * value
-    matrix_values = value_heads * key * value
-    state_dtype = fields.get("mamba_ssm_dtype")
-    in_float32 = state_dtype == "float32"
-    return {
-        "spec": LayerSpec(
-            "mamba",
-            state_values=(kernel - 1) * conv_width + (0 if in_float32 else matrix_values),
-            state_bytes=4 * matrix_values if in_float32 else 0,
-        ),
-        "query_heads": 0,
-        "attention_width": 0,
-        "prefill_attention_width": 0,
-        "sharded_params": hidden * (conv_width + value_width + 2 * value_heads) + value_width * hidden,
-        "kv_params": 0,
-        "replicated_params": 0,
-        "norm_params": conv_width * kernel + 2 * value_heads + value,
-    }
+    spec = LayerSpec(
+        "mamba",
+        conv_values=(kernel - 1) * conv_width,
+        ssm_values=value_heads * key * value,
+        state_heads=key_heads,
+        ssm_dtype=fields.get("mamba_ssm_dtype"),
+    )
+    return _without_attention(
+        spec,
+        sharded_params=hidden * (conv_width + value_width + 2 * value_heads) + value_width * hidden,
+        norm_params=conv_width * kernel + 2 * value_heads + value,
+    )
+
+
+def _mamba2(fields: Fields, hidden: int) -> dict[str, Any]:
+    """Mamba 2 (Dao and Gu, 2024) as Nemotron-H has it: a convolution state, and a matrix per head."""
+    heads, groups = fields.integer("mamba_num_heads"), fields.integer("n_groups")
+    width, state = heads * fields.integer("mamba_head_dim"), fields.integer("ssm_state_size")
+    kernel = fields.integer("conv_kernel")
+    conv_width = width + 2 * groups * state
+    spec = LayerSpec(
+        "mamba",
+        conv_values=(kernel - 1) * conv_width,
+        ssm_values=width * state,
+        state_heads=groups,
+        ssm_dtype=fields.first("mamba_ssm_cache_dtype", "mamba_ssm_dtype"),
+    )
+    return _without_attention(
+        spec,
+        sharded_params=hidden * (width + conv_width + heads) + width * hidden,
+        norm_params=conv_width * (kernel + bool(fields.get("use_conv_bias"))) + 3 * heads + width,
+    )
 
 
 def _num_experts(fields: Fields) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-LayerKind = Literal["full_attention", "sliding_window", "chunked_local_attention", "mamba"]
+LayerKind = Literal["full_attention", "sliding_window", "chunked_local_attention", "mamba", "mlp"]
+"""Kinds of layers, those with a cache by vLLM's name; "mlp" is a layer that keeps nothing."""
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes per value of the model dtypes."""
@@ -25,8 +26,9 @@ class LayerSpec:
 
     ``window_tokens`` is the sliding window or the attention chunk. A latent layer (MLA) keeps one vector of
     ``head_size`` values and no V, the same on every tensor-parallel rank. A Mamba or linear-attention layer
-    keeps ``state_values`` values in the model's dtype plus ``state_bytes`` bytes in a dtype of its own, per
-    sequence instead of per token.
+    keeps ``conv_values`` values of its convolution and ``ssm_values`` of its recurrence per sequence instead of
+    per token, both divided by ``state_heads`` (heads or groups of heads). Without a dtype of its own the convolution
+    takes the model's, the recurrence that of the convolution.
     """
 
     kind: LayerKind
@@ -35,8 +37,11 @@ class LayerSpec:
     head_size_v: int = 0
     window_tokens: int | None = None
     is_latent: bool = False
-    state_values: int = 0
-    state_bytes: int = 0
+    conv_values: int = 0
+    ssm_values: int = 0
+    state_heads: int = 1
+    conv_dtype: str | None = None
+    ssm_dtype: str | None = None
 
     def token_bytes(self, kv_cache_dtype: str, model_dtype: str) -> int:
         """Bytes that one token takes in this layer; 0 for a state layer.
@@ -54,7 +59,8 @@ class LayerSpec:
 
     def sequence_state_bytes(self, model_dtype: str) -> int:
         """Bytes of a state layer's tensors for one sequence; 0 for attention."""
-        return self.state_values * DTYPE_BYTES[model_dtype] + self.state_bytes
+        conv_dtype = self.conv_dtype or model_dtype
+        return self.conv_values * DTYPE_BYTES[conv_dtype] + self.ssm_values * DTYPE_BYTES[self.ssm_dtype or conv_dtype]
 
     def on_rank(self, tensor_parallel_size: int) -> LayerSpec:
         """This layer's share on one tensor-parallel rank.
@@ -63,12 +69,17 @@ class LayerSpec:
         ValueError: heads that do not divide evenly.
         """
         tp = tensor_parallel_size
-        if tp == 1 or self.is_latent:
+        if tp == 1 or self.is_latent or self.kind == "mlp":
             return self
         if self.kind == "mamba":
-            if self.state_values % tp or self.state_bytes % tp:
-                raise ValueError(f"the states of a layer do not divide by tensor parallel size {tp}")
-            return replace(self, state_values=self.state_values // tp, state_bytes=self.state_bytes // tp)
+            if self.state_heads % tp:
+                raise ValueError(f"states of {self.state_heads} groups do not divide by tensor parallel size {tp}")
+            return replace(
+                self,
+                conv_values=self.conv_values // tp,
+                ssm_values=self.ssm_values // tp,
+                state_heads=self.state_heads // tp,
+            )
         if max(self.num_kv_heads, tp) % min(self.num_kv_heads, tp):
             raise ValueError(f"{self.num_kv_heads} KV heads do not divide by tensor parallel size {tp}")
         return replace(self, num_kv_heads=max(1, self.num_kv_heads // tp))

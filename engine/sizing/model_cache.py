@@ -18,11 +18,11 @@ def cache_layers(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
 ) -> list[list[CacheLayer]]:
-    """The layers of every pipeline rank, with their pages.
+    """The layers of every pipeline rank that keep something, with their pages.
 
     In a hybrid with state layers the attention block grows until its page holds a state, and the state's page
     is padded to it: one block holds one state (vLLM's start-up logs: 544 tokens for Qwen3-Next-80B).
-    ValueError: unknown dtype, or sizes that tensor parallelism does not divide.
+    ValueError: unknown dtype, or sizes that tensor parallelism does not divide. SizingError: a rank without a cache.
     """
     specs = [layer.spec.on_rank(tensor_parallel_size) for layer in shape.layers]
     token_bytes = [spec.token_bytes(kv_cache_dtype, shape.dtype) for spec in specs]
@@ -37,7 +37,13 @@ def cache_layers(
         _layer(spec, block_size, per_token, block_size * attention_bytes, shape.dtype)
         for spec, per_token in zip(specs, token_bytes, strict=True)
     ]
-    return [layers[first:end] for first, end in pipeline_layers(len(layers), pipeline_parallel_size)]
+    ranks = [
+        [layer for layer in layers[first:end] if layer.kind != "mlp"]
+        for first, end in pipeline_layers(len(layers), pipeline_parallel_size)
+    ]
+    if not all(ranks):
+        raise SizingError(f"{shape.name}: a pipeline rank has no layer with a cache, which is not modelled")
+    return ranks
 
 
 def _layer(spec: LayerSpec, block_size: int, token_bytes: int, state_page_bytes: int, dtype: str) -> CacheLayer:

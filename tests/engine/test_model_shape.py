@@ -11,6 +11,7 @@ PUBLISHED_PARAMETERS = {
     "SmolLM2-135M": 134_515_008,
     "Mistral-7B-v0.1": 7_241_732_096,
     "Llama-3.1-8B": 8_030_261_248,
+    "NVIDIA-Nemotron-Nano-9B-v2": 8_888_227_328,
     "Qwen3-8B": 8_190_735_360,
     "gemma-3-4b-it": 3_880_263_168,
     "gemma-3-12b-it": 11_766_034_176,
@@ -41,7 +42,7 @@ def read(**fields):
 
 
 def kinds(shape):
-    letters = {"full_attention": "F", "sliding_window": "W", "chunked_local_attention": "C", "mamba": "M"}
+    letters = {"full_attention": "F", "sliding_window": "W", "chunked_local_attention": "C", "mamba": "M", "mlp": "-"}
     return "".join(letters[layer.spec.kind] for layer in shape.layers)
 
 
@@ -83,6 +84,8 @@ def test_windows_of_the_families():
     assert windows(load_model("Mistral-7B-v0.1")) == {4096}
     assert kinds(load_model("Llama-4-Scout-17B-16E-Instruct")) == "CCCF" * 12
     assert kinds(load_model("Qwen3-Next-80B-A3B-Instruct")) == "MMMF" * 12
+    nemotron = kinds(load_model("NVIDIA-Nemotron-Nano-9B-v2"))
+    assert [nemotron.count(kind) for kind in "M-F"] == [27, 25, 4]
 
 
 def test_a_window_that_is_not_used_does_not_count():
@@ -136,6 +139,8 @@ def test_weights_in_quantised_formats():
         ({"layer_types": ["conv"] * 4}, "'conv'"),
         ({"torch_dtype": "int8"}, "'int8'"),
         ({"mamba_d_state": 16}, "Mamba"),
+        ({"hybrid_override_pattern": "M-*-"}, "known of nemotron_h, not of 'llama'"),
+        ({"hybrid_override_pattern": "M-*E", "model_type": "nemotron_h", "mamba_num_heads": 4}, "'E', not one of"),
         ({"index_topk": 2048}, "sparse attention"),
         ({"layer_types": ["sliding_attention"] * 4}, "no sliding_window"),
     ],

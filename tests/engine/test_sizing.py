@@ -157,7 +157,7 @@ def test_a_window_group_needs_its_window_and_what_is_in_flight():
 
 
 def test_state_layers_hold_one_block_or_two_with_prefix_caching():
-    state = [CacheLayer(LayerSpec("mamba", state_values=60000), 32, 120000, 131072)] * 6
+    state = [CacheLayer(LayerSpec("mamba", conv_values=60000), 32, 120000, 131072)] * 6
     layers = layer(block_size=32, count=2) + state
     assert plan(layers, mamba_blocks=2).concurrency_at(8192) == pytest.approx(40960 / (256 + 3 * 2))
     assert plan(layers, mamba_blocks=1).concurrency_at(8192) == pytest.approx(40960 / (256 + 3))

@@ -168,6 +168,41 @@ def test_the_table_of_groups(capsys):
     ]
 
 
+def test_states_are_planned_as_the_real_planner_does(capsys):
+    """vLLM 0.33.0's planner, asked with a page of 672 x 4,096 bytes for each layer of states."""
+    options = ["--model", "NVIDIA-Nemotron-Nano-9B-v2", "--max-num-batched-tokens", "8192"]
+    data = json.loads(run(capsys, *options, "--kv-cache-memory-bytes", "4GiB", "--json")[1])
+    assert data["num_blocks"] == 390
+    groups = [(group["kind"], group["block_size"], len(group["layers"])) for group in data["groups"]]
+    assert groups == [("mamba", 672, 4)] * 6 + [("mamba", 672, 3), ("full_attention", 672, 4)]
+    assert {group["page_bytes"] // len(group["layers"]) for group in data["groups"]} == {2_752_512}
+    for more, longest in ((), 123_648), (("--no-enable-prefix-caching",), 128_352):
+        code, _, err = run(capsys, *options, "--kv-cache-memory-bytes", "2200000000", *more)
+        assert code == 2
+        assert f"the estimated maximum model length is {longest}." in err
+
+
+def test_states_in_other_dtypes(capsys):
+    """The block of attention grows until its page holds a state; the cache's dtype does not shrink states."""
+    state, ssm = 3 * 12288, 128 * 80 * 128
+
+    def block_size(*options):
+        out = run(
+            capsys, "--model", "NVIDIA-Nemotron-Nano-9B-v2", "--kv-cache-memory-bytes", "9GiB", "--json", *options
+        )
+        return json.loads(out[1])["groups"][0]["block_size"]
+
+    def rounded(num_bytes, token_bytes=4096):
+        return -(-num_bytes // (16 * token_bytes)) * 16
+
+    assert block_size("--mamba-ssm-cache-dtype", "float32") == rounded(2 * state + 4 * ssm) == 1312
+    assert block_size("--mamba-cache-dtype", "float32") == rounded(4 * state + 4 * ssm)
+    assert block_size("--mamba-cache-dtype", "float32", "--mamba-ssm-cache-dtype", "float16") == rounded(
+        4 * state + 2 * ssm
+    )
+    assert block_size("--kv-cache-dtype", "fp8") == rounded(2 * state + 2 * ssm, 2048)
+
+
 def test_a_trace_is_read_with_the_settings_of_replay(capsys, write):
     trace = write({"t": 0, "in": 40, "out": 8}, name="trace.jsonl")
     labels = ["--timed-trace-label-timestamp", "t", "--timed-trace-label-input-length", "in"]
@@ -189,6 +224,11 @@ def test_a_trace_is_read_with_the_settings_of_replay(capsys, write):
         (["--gpu", "H100", "--kv-cache-dtype", "int3"], "--kv-cache-dtype: invalid choice: 'int3'"),
         (["--gpu", "H100", "--dtype", "int3"], "--dtype: invalid choice: 'int3'"),
         (["--gpu", "H100", "-tp", "3"], "do not divide"),
+        (["--gpu", "H100", "--mamba-cache-dtype", "float32"], "--mamba-cache-dtype: .* has no state-space layers"),
+        (["--gpu", "H100", "--mamba-ssm-cache-dtype", "fp8"], "--mamba-ssm-cache-dtype: invalid choice: 'fp8'"),
+        (["--gpu", "H100", "--kv-cache-dtype", "fp8_ds_mla"], "needs an MLA model"),
+        (["--gpu", "H100", "--model", "NVIDIA-Nemotron-Nano-9B-v2", "-tp", "16"], "states of 8 groups do not divide"),
+        (["--gpu", "H100", "--model", "NVIDIA-Nemotron-Nano-9B-v2", "-pp", "56"], "no layer with a cache"),
         (["--gpu", "H100", "-pp", "99"], "pipeline parallel size must be 1 to 32"),
     ],
 )
