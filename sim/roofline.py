@@ -85,7 +85,9 @@ class RooflineStepTime:
             costs[2] += 2 * heads * layer.prefill_attention_width
 
         head_params = shape.embedding_params / tp
-        self._fixed_ns = STEP_OVERHEAD_NS + shape.num_layers * LAYER_OVERHEAD_NS
+        # An MLP that is a layer of its own (Nemotron-H) counts with the layer before it.
+        num_layers = sum(layer.spec.kind != "mlp" for layer in shape.layers)
+        self._fixed_ns = STEP_OVERHEAD_NS + num_layers * LAYER_OVERHEAD_NS
         self._dense_ns = dense_bytes * byte_ns
         self._experts = [(miss, num_bytes * byte_ns) for miss, num_bytes in experts.items()]
         self._token_gemm_ns = 2 * (dense_params + expert_params) * gemm_ns
@@ -102,8 +104,8 @@ class RooflineStepTime:
         if tp > 1:
             link_bytes_per_s = gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s
             token_bytes_sent = 2 * (tp - 1) / tp * shape.hidden_size * shape.dtype_bytes  # ring all-reduce
-            self._fixed_ns += 2 * shape.num_layers * ALL_REDUCE_LATENCY_NS
-            self._token_link_ns = 2 * shape.num_layers * token_bytes_sent * 1e9 / (link_bytes_per_s * LINK_EFFICIENCY)
+            self._fixed_ns += 2 * num_layers * ALL_REDUCE_LATENCY_NS
+            self._token_link_ns = 2 * num_layers * token_bytes_sent * 1e9 / (link_bytes_per_s * LINK_EFFICIENCY)
         self._description: dict[str, float | int | str] = {
             "model": self.name,
             "gpu": gpu.name,

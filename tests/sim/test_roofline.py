@@ -79,6 +79,27 @@ def test_a_window_caps_the_context():
     assert model.duration_ns(decode(8, 4096)) > model.duration_ns(decode(8, 2048))
 
 
+@pytest.mark.parametrize(
+    ("name", "token_bytes"),
+    [("gpt-oss-20b", 12 * 8 * 2 * 64 * 2), ("NVIDIA-Nemotron-Nano-9B-v2", 4 * 8 * 2 * 128 * 2)],
+)
+def test_beyond_the_windows_only_full_attention_pays_for_context(name, token_bytes):
+    model = RooflineStepTime(load_model(name), H200)
+    near, far = (model.duration_ns(decode(16, context)) for context in (8192, 24_576))
+    read_ns = 16 * 16_384 * token_bytes / (H200.memory_bytes_per_s * MEMORY_EFFICIENCY) * 1e9
+    assert far - near == pytest.approx(read_ns, rel=0.001)
+
+
+def test_a_state_is_read_and_written_once_per_sequence():
+    shape = load_model("NVIDIA-Nemotron-Nano-9B-v2")
+    model = RooflineStepTime(shape, H200)
+    spread = StepShape(2, 2, 0, 2000, 0, 0)
+    alone = StepShape(1, 1, 1, 2000, 0, 0)  # as many tokens and as much context, of one sequence
+    state_bytes = 27 * (3 * 12_288 + 128 * 80 * 128) * 2
+    state_ns = 2 * state_bytes / (H200.memory_bytes_per_s * MEMORY_EFFICIENCY) * 1e9
+    assert model.duration_ns(spread) - model.duration_ns(alone) == pytest.approx(state_ns, rel=0.001)
+
+
 def test_fp8_cache_halves_the_cost_of_context():
     shape = load_model("Llama-3.1-8B")
     costs = []
