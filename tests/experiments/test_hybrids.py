@@ -24,6 +24,12 @@ HYBRIDS = [name for name in model_names() if len(set(kinds(name))) > 1 and "mamb
 MODELS = [name for name in model_names() if "mamba" not in kinds(name)]
 
 
+def groups_of(result):
+    """Kind, block size and window of the groups in the JSON of a command."""
+    key = "cache_groups" if "cache_groups" in result else "groups"
+    return [{name: group[name] for name in ("kind", "block_size", "window_tokens")} for group in result[key]]
+
+
 @pytest.fixture
 def chat(native):
     """Requests whose prompts share a beginning, in sessions of two turns."""
@@ -61,9 +67,8 @@ def test_every_model_of_the_catalogue_is_replayed(replayed, model):
 
 def test_the_groups_of_the_plan_are_those_of_the_engine(kvtwin, replayed):
     options = ["--model", "gemma-3-27b-it"]
-    size = json.loads(kvtwin("size", *SERVER, *options, "--json").out)
-    wanted = [{key: group[key] for key in ("kind", "block_size", "window_tokens")} for group in size["groups"]]
-    assert replayed(*options)["cache_groups"] == wanted
+    wanted = groups_of(json.loads(kvtwin("size", *SERVER, *options, "--json").out))
+    assert groups_of(replayed(*options)) == wanted
     window = {"kind": "sliding_window", "block_size": 16, "window_tokens": 1024}
     assert wanted == [window] * 6 + [{"kind": "full_attention", "block_size": 16, "window_tokens": None}]
 
@@ -84,7 +89,7 @@ def test_retention_keeps_more_the_shorter_the_interval(replayed):
     assert rates == sorted(rates)
     assert rates[0] < rates[-1]
     full = replayed("--model", "gpt-oss-20b", "--disable-hybrid-kv-cache-manager")
-    assert full["cache_groups"] == [{"kind": "full_attention", "block_size": 16, "window_tokens": None}]
+    assert groups_of(full) == [{"kind": "full_attention", "block_size": 16, "window_tokens": None}]
     assert full["prefix_cache_hit_rate"] >= rates[-1]
 
 
