@@ -16,6 +16,16 @@ VLLM_VERSION = "0.33.0"
 SCHEDULING_POLICIES = ("fcfs", "priority")
 PREEMPTION_MODES = ("recompute", "swap")
 
+ALLOCATORS = ("paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle")
+_WITHOUT_PAGES = {
+    "block_size": 1,
+    "cache_groups": (),
+    "enable_prefix_caching": False,
+    "preemption_mode": "recompute",
+    "speculation": None,
+}
+"""The only values that these settings can have with a contiguous allocator."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -28,6 +38,8 @@ class EngineConfig:
 
     num_blocks: int
     block_size: int = 16
+    allocator: str = "paged"
+    """The contiguous ones (:mod:`engine.contiguous_cache`) count in blocks of one token and cache no prefixes."""
     cache_groups: tuple[CacheGroupSpec, ...] = ()
     """Empty: one group of full attention with ``block_size``."""
     prefix_cache_retention_interval: int | None = 0
@@ -83,6 +95,11 @@ class EngineConfig:
         parse_retention(self.retention)
         if self.retention != "lru" and not self.enable_prefix_caching:
             raise ValueError(f"retention: {self.retention} keeps cached blocks, and prefix caching is off")
+        _one_of("allocator", self.allocator, ALLOCATORS)
+        if self.allocator != "paged":
+            for name, only in _WITHOUT_PAGES.items():
+                if getattr(self, name) != only:
+                    raise ValueError(f"{name}: {self.allocator} takes only {only}, got {getattr(self, name)}")
         for spec in self.cache_groups:
             drops = self.enable_prefix_caching and self.drops_last_block(spec)
             if drops and spec.kind == "chunked_local_attention":

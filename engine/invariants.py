@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
-from engine.block_pool import NO_KEY, NULL_BLOCK
+from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from engine.contiguous_cache import ContiguousCache
 from engine.executor import Step
+from engine.kv_cache_manager import KVCacheManager
 from engine.request import RequestStatus
 from engine.scheduler import Scheduler
 
@@ -33,12 +36,16 @@ class InvariantChecker:
     def check(self) -> None:
         """Raise InvariantError for the first contradiction found between two calls of the engine."""
         self._check_queues()
-        self._check_requests()
-        self._check_pins()
-        self._check_references()
-        self._check_free_queue()
-        self._check_cache_map()
-        self._check_host_memory()
+        cache = self._scheduler.kv_cache
+        if isinstance(cache, KVCacheManager):
+            self._check_requests(cache)
+            self._check_pins(cache.pool)
+            self._check_references(cache.pool)
+            self._check_free_queue(cache.pool)
+            self._check_cache_map(cache)
+            self._check_host_memory(cache)
+        elif isinstance(cache, ContiguousCache):
+            self._check_ranges(cache)
 
     def check_step(self, step: Step) -> None:
         """Raise InvariantError if a step that was just scheduled contradicts itself or breaks the token budget."""
@@ -69,8 +76,7 @@ class InvariantChecker:
             _require(not request.block_tables, f"{request} waits and holds blocks")
             _require(request.num_drafts == 0, f"{request} waits and holds drafts")
 
-    def _check_requests(self) -> None:
-        cache = self._scheduler.kv_cache
+    def _check_requests(self, cache: KVCacheManager) -> None:
         for request in self._scheduler.running:
             _require(
                 0 <= request.num_computed_tokens <= request.num_tokens + request.num_placeholders,
@@ -92,16 +98,15 @@ class InvariantChecker:
                 _require(len(set(held)) == len(held), f"{request} has a block twice")
                 _require(group.forgets or len(held) == len(table), f"{request} lacks a block")
 
-    def _check_references(self) -> None:
-        pool = self._scheduler.kv_cache.pool
+    def _check_references(self, pool: BlockPool) -> None:
         owners = [request.block_tables for request in self._scheduler.running]
         owners += [pin.tables for pin in self._scheduler.retention.pins.values()]
         held = Counter(block for tables in owners for table in tables for block in table if block != NULL_BLOCK)
         for block in range(1, pool.num_blocks):
             _require(pool.ref_counts[block] == held[block], f"block {block}: {pool.ref_counts[block]} references")
 
-    def _check_pins(self) -> None:
-        retention, keys = self._scheduler.retention, self._scheduler.kv_cache.pool.keys
+    def _check_pins(self, pool: BlockPool) -> None:
+        retention, keys = self._scheduler.retention, pool.keys
         pins = list(retention.pins.values())
         for session, pin in retention.pins.items():
             pinned = [block for table in pin.tables for block in table]
@@ -112,16 +117,14 @@ class InvariantChecker:
         ends = [pin.ended_ns for pin in pins]
         _require(ends == sorted(ends), "pins are not in order of age")
 
-    def _check_free_queue(self) -> None:
-        pool = self._scheduler.kv_cache.pool
+    def _check_free_queue(self, pool: BlockPool) -> None:
         queue = pool.free_queue()
         _require(len(queue) == len(set(queue)) == pool.num_free_blocks, "the free count and the free queue differ")
         _require(NULL_BLOCK not in queue, "the null block is free")
         _require(all(pool.ref_counts[block] == 0 for block in queue), "a held block is in the free queue")
         _require(pool.num_free_blocks + pool.num_used_blocks == pool.num_usable_blocks, "blocks are lost")
 
-    def _check_cache_map(self) -> None:
-        cache = self._scheduler.kv_cache
+    def _check_cache_map(self, cache: KVCacheManager) -> None:
         pool = cache.pool
         with_key = [block for block in range(pool.num_blocks) if pool.keys[block] != NO_KEY]
         _require(len(with_key) == pool.num_hashed_blocks, "the number of blocks with a key is wrong")
@@ -134,8 +137,7 @@ class InvariantChecker:
         )
         _require(cache.phantom_blocks <= set(with_key), "a phantom block has no key")
 
-    def _check_host_memory(self) -> None:
-        cache = self._scheduler.kv_cache
+    def _check_host_memory(self, cache: KVCacheManager) -> None:
         config = self._scheduler.config
         expected = range(1, config.num_swap_blocks + 1)
         if cache.swap:
@@ -150,3 +152,22 @@ class InvariantChecker:
             owned = [*cache.offload.pool.free_blocks(), *cache.offload.cached_blocks()]
             expected = range(first, first + config.num_offload_blocks)
             _require(sorted(owned) == list(expected), "host blocks of the offload tier are lost or owned twice")
+
+    def _check_ranges(self, cache: ContiguousCache) -> None:
+        pool = cache.pool
+        _require(set(cache.ranges) == set(self._scheduler.running), "who runs and who has a range differ")
+        for request, (start, size) in cache.ranges.items():
+            (table,) = request.block_tables
+            _require(table == list(range(start, start + len(table))), f"{request} strays from its range")
+            _require(request.num_computed_tokens <= len(table) <= size, f"{request} lacks slots")
+        free = pool.free_ranges()
+        held = [(start, start + size) for start, size in cache.ranges.values()]
+        end = 1
+        for first, behind in sorted(free + held):
+            _require(end == first < behind, "ranges overlap or leave a hole")
+            end = behind
+        _require(end == pool.num_usable_blocks + 1, "ranges leave a hole at the end")
+        _require(sum(behind - first for first, behind in free) == pool.num_free_blocks, "the free count is wrong")
+        _require(
+            all(left[1] < right[0] for left, right in pairwise(free)), "free ranges are not in order, or not merged"
+        )

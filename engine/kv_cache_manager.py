@@ -77,15 +77,13 @@ class KVCacheManager:
         if self.events or self.offload:
             self.pool.evicted = []
 
-    def fits_empty_pool(self, num_tokens: int) -> bool:
-        """Whether a request of ``num_tokens`` slots fits when nothing else is held."""
-        return self.blocks_needed(num_tokens) <= self.pool.num_usable_blocks
-
-    def blocks_needed(self, num_tokens: int) -> int:
-        """Most blocks that a request with ``num_tokens`` slots holds at once, over all groups."""
+    def why_never_fits(self, request: Request, num_tokens: int) -> str | None:
+        """Why ``num_tokens`` tokens of ``request`` do not fit when nothing else is held; None if they do."""
         if self._lookahead_slots:
             num_tokens = min(num_tokens + self._lookahead_slots, self._config.max_model_len)
-        return self._missing_to_admit(num_tokens, [[] for _ in self.groups])
+        num_blocks = self._missing_to_admit(num_tokens, [[] for _ in self.groups])
+        num_usable_blocks = self.pool.num_usable_blocks
+        return f"needs {num_blocks} blocks, pool {num_usable_blocks}" if num_blocks > num_usable_blocks else None
 
     def find_hit(self, request: Request) -> Hit:
         """The longest cached prefix of ``request``, short of its last known token.

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from engine.block_pool import NO_KEY, BlockPool
+from engine.range_pool import RangePool
 from engine.request import BlockTables, Request
 
 _SECOND_NS = 10**9
@@ -187,6 +188,11 @@ class PinUntilPressure(PinSessions):
             return False
         self.num_pressure_releases += 1
         return True
+
+
+def make_retention(name: str, pool: BlockPool | RangePool) -> Retention:
+    """The policy of a ``--retention``. In a range pool nothing stays cached that could be kept."""
+    return parse_retention(name)(pool) if isinstance(pool, BlockPool) else FreeAtOnce()
 
 
 def parse_retention(name: str) -> Callable[[BlockPool], Retention]:

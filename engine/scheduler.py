@@ -12,10 +12,11 @@ from engine.block_keys import KeySpace
 from engine.config import EngineConfig
 from engine.draft_verification import DraftVerification
 from engine.executor import Admission, Step
-from engine.kv_cache_manager import Hit, KVCacheManager
+from engine.kv_cache import make_kv_cache
+from engine.kv_cache_manager import Hit
 from engine.prefill_pacing import PrefillPacing
 from engine.request import FinishReason, Request, RequestStatus
-from engine.retention import parse_retention
+from engine.retention import make_retention
 from engine.statistics import EngineStatistics
 from engine.waiting_queue import make_waiting_queue
 
@@ -36,8 +37,8 @@ class Scheduler:
             config.hash_seed,
             lookahead_tokens=config.hash_lookahead_tokens,
         )
-        self.kv_cache = KVCacheManager(config, self.keys)
-        self.retention = parse_retention(config.retention)(self.kv_cache.pool)
+        self.kv_cache = make_kv_cache(config, self.keys)
+        self.retention = make_retention(config.retention, self.kv_cache.pool)
         self.running: list[Request] = []
         self.waiting = make_waiting_queue(config.scheduling_policy)
         self.statistics = EngineStatistics()
@@ -179,9 +180,10 @@ class Scheduler:
                 request.is_deferred = True
                 skipped.append(self.waiting.pop())
                 continue
-            if not self.config.vllm_strict and not self.kv_cache.fits_empty_pool(request.num_tokens):
+            reason = None if self.config.vllm_strict else self.kv_cache.why_never_fits(request, request.num_tokens)
+            if reason:
                 self.waiting.pop()
-                self._finish(request, FinishReason.CAPACITY, self._capacity_message(request.num_tokens))
+                self._finish(request, FinishReason.CAPACITY, reason)
                 continue
             hit = self.kv_cache.find_hit(request)
             num_new_tokens = request.num_tokens - hit.num_tokens
@@ -416,10 +418,7 @@ class Scheduler:
         ends_by_length = request.eos_token_id is None and not request.stop_token_ids
         num_slots = request.num_prompt_tokens + (request.max_tokens - 1 if ends_by_length else 0)
         num_slots = min(num_slots, self.config.max_model_len - 1)
-        return None if self.kv_cache.fits_empty_pool(num_slots) else self._capacity_message(num_slots)
-
-    def _capacity_message(self, num_tokens: int) -> str:
-        return f"needs {self.kv_cache.blocks_needed(num_tokens)} blocks, pool {self.kv_cache.pool.num_usable_blocks}"
+        return self.kv_cache.why_never_fits(request, num_slots)
 
     def _reject_stuck_head(self) -> None:
         """End the head of the queue if even the idle engine cannot admit it."""

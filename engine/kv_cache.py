@@ -1,0 +1,79 @@
+"""What the scheduler asks of a KV cache, and which one it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.block_keys import KeySpace
+from engine.block_pool import BlockPool
+from engine.config import EngineConfig
+from engine.contiguous_cache import ContiguousCache
+from engine.executor import BlockCopy, HostCopy
+from engine.kv_cache_manager import Hit, KVCacheManager
+from engine.offload_tier import OffloadTier
+from engine.range_pool import RangePool
+from engine.request import BlockTables, Request
+from engine.swap_space import SwapSpace
+
+
+class KVCache(Protocol):
+    """Where requests keep the keys and values of their tokens."""
+
+    @property
+    def pool(self) -> BlockPool | RangePool:
+        """The device's memory."""
+
+    @property
+    def swap(self) -> SwapSpace | None:
+        """Where preempted requests wait, if not to be computed again."""
+
+    @property
+    def offload(self) -> OffloadTier | None:
+        """Where evicted blocks can be found."""
+
+    @property
+    def host_memory(self) -> Sequence[SwapSpace | OffloadTier]:
+        """Both of these, as far as they are there."""
+
+    def why_never_fits(self, request: Request, num_tokens: int) -> str | None:
+        """Why ``num_tokens`` tokens of ``request`` do not fit when nothing else is held; None if they do."""
+
+    def find_hit(self, request: Request) -> Hit:
+        """The longest cached prefix of ``request``, short of its last known token."""
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        hit: Hit | None = None,
+        *,
+        num_reserved_blocks: int = 0,
+        reserve_full_sequence: bool = False,
+    ) -> BlockTables | None:
+        """Slots for more tokens of ``request``; None when there are too few (:meth:`KVCacheManager.allocate_slots`)."""
+
+    def register(self, request: Request, num_tokens: int) -> None:
+        """Make the full blocks among the first ``num_tokens`` tokens hit-able."""
+
+    def free(self, request: Request) -> None:
+        """Let go of everything that ``request`` holds."""
+
+    def mark_phantoms(self, request: Request) -> None:
+        """Note that the step just scheduled for ``request`` will not run."""
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes if no request holds a block; return whether that was so."""
+
+    def take_copies(self) -> list[BlockCopy]:
+        """Copies between blocks that became necessary since the last call."""
+
+    def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
+        """Copies to and from the host that became necessary since the last call."""
+
+
+def make_kv_cache(config: EngineConfig, keys: KeySpace) -> KVCache:
+    """The KV cache of an ``allocator``."""
+    if config.allocator == "paged":
+        return KVCacheManager(config, keys)
+    return ContiguousCache(config)
