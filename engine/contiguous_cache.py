@@ -73,11 +73,11 @@ class ContiguousCache:
                 return None
             self.ranges[request] = start, num_slots
             request.block_tables = [[]]
+            request.num_slots = num_slots
         start, _ = self.ranges[request]
-        first_new = start + request.num_slots
-        request.num_slots = request.num_computed_tokens + num_new_tokens
-        new_slots = list(range(first_new, start + request.num_slots))
-        request.block_tables[0] += new_slots
+        (table,) = request.block_tables
+        new_slots = list(range(start + len(table), start + request.num_computed_tokens + num_new_tokens))
+        table += new_slots
         return [new_slots]
 
     def free(self, request: Request) -> None:

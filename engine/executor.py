@@ -80,6 +80,8 @@ class Step:
     num_drafts: dict[Request, int] = field(default_factory=dict)
     """Speculative decoding: how many of a request's last tokens are drafts to verify; requests without are left out.
     Those of a request that the step admits are padding, which the executor rejects."""
+    lacks_memory: bool = False
+    """Whether somebody was preempted, or the head of the queue not admitted, because too few blocks are free."""
     total_tokens: int = 0
     """Sum of ``num_tokens``."""
 

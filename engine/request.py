@@ -131,7 +131,7 @@ class Request:
         """Longest prefix that some cache group had, though not all; its tail is worth keeping (spec section 10)."""
         self.block_tables: BlockTables = []
         self.num_slots = 0
-        """Tokens for which the tables of all groups have a slot."""
+        """Tokens for which all groups have a slot, in the request's table or reserved for it."""
         self.num_registered_blocks: list[int] = []
         """Per group, how many leading blocks of the table were given their key."""
 

@@ -116,6 +116,7 @@ class Scheduler:
         hold_prefill = self._pacing.holds(self.running)
         self._schedule_running(step, chunk_limit, hold_prefill)
         preempts = len(self._preempted_since_step) > num_preempted_before
+        step.lacks_memory = preempts
         if not preempts:
             self._schedule_waiting(step, chunk_limit, hold_prefill)
         self._pacing.after_step(step)
@@ -209,6 +210,7 @@ class Scheduler:
             if new_blocks is None:
                 if self.retention.give_up(request, is_alone=not self.running):
                     continue
+                step.lacks_memory = True
                 break
             self.waiting.pop()
             self._admit(step, request, hit, num_new_tokens)

@@ -9,6 +9,7 @@ from engine.block_hashes import HASH_ALGORITHMS
 from engine.cache_group_spec import CacheGroupSpec
 from engine.config import SCHEDULING_POLICIES, EngineConfig
 from engine.sizing.cache_plan import CachePlan
+from experiments.allocator_options import with_allocator
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
 from experiments.sizing_options import SizingResult
@@ -106,7 +107,7 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
     if args.max_loras is not None and not args.enable_lora:
         raise UserError("--max-loras: needs --enable-lora")
     try:
-        return EngineConfig(
+        config = EngineConfig(
             num_blocks=plan.num_blocks,
             block_size=_block_size(plan),
             cache_groups=tuple(
@@ -133,6 +134,7 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
             retention=args.retention,
             vllm_strict=args.vllm_strict,
         )
+        return with_allocator(config, args)
     except ValueError as error:
         name, _, rest = str(error).partition(":")
         where = inputs.shape.name if name == "cache_groups" else f"--{name.replace('_', '-')}"

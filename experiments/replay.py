@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from engine.config import VLLM_VERSION, EngineConfig
 from engine.sizing.cache_plan import CachePlan
+from experiments.allocator_options import add_allocator_argument, allocator_lines
 from experiments.engine_options import add_engine_arguments, engine_config
 from experiments.errors import UserError
 from experiments.load_options import Load, add_load_arguments, shape_load
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sizing_arguments(parser)
     parser.set_defaults(model=DEFAULT_MODEL, gpu=DEFAULT_GPU)
     add_engine_arguments(parser)
+    add_allocator_argument(parser)
     add_load_arguments(parser)
     add_step_time_arguments(parser)
     add_output_arguments(parser)
@@ -127,7 +129,7 @@ def replay(
     summary = summarise(recorder, config, sizing.plan, context, output)
     summary["num_unsorted"] = workload.num_unsorted
     summary["verdicts"] = verdicts(summary, recorder, config, load)
-    heading = _heading(args, sizing, step_time, workload, summary)
+    heading = _heading(args, sizing, config, step_time, workload, summary)
     return Replayed(summary, heading, recorder, _configuration(args, sizing, config, step_time), machine)
 
 
@@ -194,6 +196,7 @@ def _request_rate(load: Load, recorder: Recorder) -> float:
 def _heading(
     args: argparse.Namespace,
     sizing: SizingResult,
+    config: EngineConfig,
     step_time: StepTimeModel,
     workload: Workload,
     summary: dict[str, Any],
@@ -209,6 +212,7 @@ def _heading(
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
         *(f"note    {note}" for note in inputs.notes),
         *_group_lines(sizing.plan),
+        *allocator_lines(config),
         capacity_line(sizing.plan),
     ]
     if summary["completed"]:

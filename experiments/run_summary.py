@@ -11,6 +11,7 @@ import numpy as np
 from engine.config import VLLM_VERSION, EngineConfig
 from engine.sizing.cache_plan import CachePlan
 from experiments.latencies import Latencies, as_array, served_rows
+from experiments.memory_use import memory_use
 from experiments.output_options import OutputSettings
 from sim.recording import NEVER, Recorder
 from workloads.time_units import SECOND_NS
@@ -70,6 +71,7 @@ def summarise(
         | latencies.statistics(output.percentiles)
         | _hit_figures(recorder, config)
         | _cache_figures(recorder, config)
+        | memory_use(recorder, config)
         | _length_figures(recorder, plan)
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.config import VLLM_VERSION
 from experiments.latencies import percentile_name
+from experiments.memory_use import PARTS
 from experiments.output_options import OutputSettings
 
 WIDTH = 50
@@ -67,6 +68,7 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
         _row(
             "Peak running / waiting requests:", f"{summary['max_running_requests']} / {summary['max_waiting_requests']}"
         ),
+        *_memory_rows(summary),
         _row("Hit tokens / queried tokens:", f"{'unknown' if hits is None else hits} / {queries}"),
         _row("Hit rate, tokens (%):", _percent(summary["prefix_cache_hit_rate"])),
         _row("  of the last 1000 requests (%):", _percent(summary["prefix_cache_hit_rate_last_1000_requests"])),
@@ -99,6 +101,17 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
     if summary["unfinished"]:
         lines.append(_row("Unfinished requests:", summary["unfinished"]))
     return [*lines, "=" * WIDTH]
+
+
+def _memory_rows(summary: dict[str, Any]) -> list[str]:
+    """What the memory was used for while requests waited, if any did."""
+    if summary["kv_memory_live_mean_while_waiting"] is None:
+        return []
+    live, *others = (_percent(summary[f"kv_memory_{part}_mean_while_waiting"]) for part in PARTS)
+    return [
+        _row("Live tokens while requests wait (%):", live),
+        _row("  reserved / empty / too little / free:", " / ".join(others)),
+    ]
 
 
 def _title(text: str, fill: str) -> str:

@@ -120,7 +120,7 @@ def add_sizing_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kv-cache-memory-bytes", type=parse_bytes, metavar="BYTES", help="memory of the cache per GPU, such as 10GiB")
     add("--disable-hybrid-kv-cache-manager", action=switch, default=False, help="treat windows as full attention")
     add("--async-scheduling", action=switch, default=True, help="schedule a step while the one before runs")
-    add("--enable-prefix-caching", action=switch, default=True, help="reuse the blocks of equal prefixes")
+    add("--enable-prefix-caching", action=switch, help="reuse the blocks of equal prefixes (default: on)")
     for flag, what in (
         ("--weight-bytes", "weights, instead of a count"),
         ("--activation-peak-bytes", "peak of activations, instead of an estimate"),
@@ -190,7 +190,7 @@ def resolve_inputs(args: argparse.Namespace) -> SizingInputs:
         max_num_batched_tokens=batched_tokens,
         max_num_seqs=num_seqs,
         async_scheduling=args.async_scheduling,
-        enable_prefix_caching=args.enable_prefix_caching,
+        enable_prefix_caching=args.enable_prefix_caching is not False,
         num_gpu_blocks_override=args.num_gpu_blocks_override,
         disable_hybrid_kv_cache_manager=args.disable_hybrid_kv_cache_manager,
         notes=tuple(notes),

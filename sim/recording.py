@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from engine.executor import Step
 from engine.request import FinishReason, Request
@@ -21,6 +22,7 @@ class _Open:
     """A request that is being served."""
 
     __slots__ = (
+        "admitted_step",
         "arrival_ns",
         "first_hit_tokens",
         "first_scheduled_ns",
@@ -28,6 +30,7 @@ class _Open:
         "knows_prefix",
         "last_token_ns",
         "num_tokens",
+        "reserved_slots",
         "resumed_hit_tokens",
         "session",
         "source",
@@ -39,11 +42,16 @@ class _Open:
         self.first_token_ns = NEVER
         self.last_token_ns = NEVER
         self.num_tokens = record.prompt_tokens
+        self.admitted_step = 0
+        self.reserved_slots = 0
         self.first_hit_tokens = 0
         self.resumed_hit_tokens = 0
         self.knows_prefix = record.knows_prefix
         self.session = record.session
         self.source = record.source
+
+
+_computed_tokens, _slots = attrgetter("num_computed_tokens"), attrgetter("num_slots")
 
 
 def _integers() -> array[int]:
@@ -86,6 +94,14 @@ class StepColumns:
     running: array[int] = field(default_factory=_integers)
     waiting: array[int] = field(default_factory=_integers)
     free_blocks: array[int] = field(default_factory=_integers)
+    lacks_memory: array[int] = field(default_factory=_integers)
+    """1 where somebody was preempted, or the head of the queue not admitted, because too few blocks are free."""
+    computed_tokens: array[int] = field(default_factory=_integers)
+    """Tokens that the running requests have computed, each counted for itself, when the step is done."""
+    unfilled_slots: array[int] = field(default_factory=_integers)
+    """Slots that they have besides, in their last blocks or reserved for them."""
+    unused_slots: array[int] = field(default_factory=_integers)
+    """Slots of these that are reserved and never filled, as is known when the request has ended."""
 
 
 class Recorder:
@@ -94,6 +110,7 @@ class Recorder:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         """The scheduler that is watched, with its statistics."""
+        self._reserves = scheduler.config.allocator != "paged"
         self._open: dict[Request, _Open] = {}
         self.requests = RequestColumns()
         self.steps = StepColumns()
@@ -139,6 +156,8 @@ class Recorder:
                 row.first_hit_tokens = admission.num_hit_tokens
                 row.first_scheduled_ns = scheduled_ns
             hit_tokens += admission.num_hit_tokens
+            if self._reserves:
+                row.admitted_step, row.reserved_slots = len(self.steps.scheduled_ns), admission.request.num_slots
         columns = self.steps
         columns.scheduled_ns.append(scheduled_ns)
         columns.sequences.append(len(step.requests))
@@ -149,6 +168,11 @@ class Recorder:
         columns.running.append(len(self.scheduler.running))
         columns.waiting.append(len(self.scheduler.waiting))
         columns.free_blocks.append(self.scheduler.kv_cache.pool.num_free_blocks)
+        computed_tokens = sum(map(_computed_tokens, self.scheduler.running))
+        columns.lacks_memory.append(step.lacks_memory)
+        columns.computed_tokens.append(computed_tokens)
+        columns.unfilled_slots.append(sum(map(_slots, self.scheduler.running)) - computed_tokens)
+        columns.unused_slots.append(0)
 
     def run(self, start_ns: int, end_ns: int) -> None:
         """The oldest scheduled step of which this was not told yet ran from ``start_ns`` to ``end_ns``."""
@@ -178,6 +202,9 @@ class Recorder:
     def end(self, request: Request, now_ns: int) -> None:
         """A request ended, for whatever reason."""
         row = self._open.pop(request)
+        if row.reserved_slots:
+            for step in range(row.admitted_step, len(self.steps.unused_slots)):
+                self.steps.unused_slots[step] += row.reserved_slots - request.num_computed_tokens
         columns = self.requests
         assert request.finish_reason is not None
         columns.request_id.append(request.request_id)
