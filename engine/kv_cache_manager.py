@@ -105,8 +105,9 @@ class KVCacheManager:
         num_local_tokens, loads = num_tokens, []
         if self.offload:
             found = self._lookup.find(keys, max_hit_tokens, self.offload.second_chance(self._find_filled))
+            longest = max(longest, found[2])
             if found[1] > num_tokens:
-                tables, num_tokens, longest = found
+                tables, num_tokens, _ = found
                 loads = self.offload.take_loads(tables, keys)
         request.junction_tokens = longest if longest > num_tokens else 0
         return Hit(tables, num_tokens, num_phantom_tokens, loads, num_tokens - num_local_tokens)

@@ -11,6 +11,7 @@ from engine.config import SCHEDULING_POLICIES, EngineConfig
 from engine.sizing.cache_plan import CachePlan
 from experiments.allocator_options import with_allocator
 from experiments.errors import UserError
+from experiments.host_memory import HOST_MEMORY_FLAGS, add_host_memory_arguments, host_blocks
 from experiments.parser import Number, Whole
 from experiments.sizing_options import SizingResult
 
@@ -28,6 +29,7 @@ ENGINE_FLAGS = (
     "--prefix-cache-retention-interval",
     "--enable-lora",
     "--max-loras",
+    *HOST_MEMORY_FLAGS,
 )
 """vLLM's flags that `add_engine_arguments` adds."""
 
@@ -90,6 +92,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "see docs/retention.md",
     )
     add("--vllm-strict", action="store_true", help="keep vLLM's misbehaviour too; see docs/deviations.md")
+    add_host_memory_arguments(parser)
 
 
 def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfig:
@@ -106,6 +109,7 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
         )
     if args.max_loras is not None and not args.enable_lora:
         raise UserError("--max-loras: needs --enable-lora")
+    num_host_blocks = host_blocks(args, sizing, MOST_BLOCKS)
     try:
         config = EngineConfig(
             num_blocks=plan.num_blocks,
@@ -132,7 +136,9 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
             async_scheduling=inputs.async_scheduling,
             max_loras=(args.max_loras or 1) if args.enable_lora else 0,
             retention=args.retention,
+            preemption_mode=args.preemption_mode,
             vllm_strict=args.vllm_strict,
+            **num_host_blocks,
         )
         return with_allocator(config, args)
     except ValueError as error:

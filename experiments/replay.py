@@ -24,6 +24,7 @@ from engine.sizing.cache_plan import CachePlan
 from experiments.allocator_options import add_allocator_argument, allocator_lines
 from experiments.engine_options import add_engine_arguments, engine_config
 from experiments.errors import UserError
+from experiments.host_memory import host_figures, host_link
 from experiments.load_options import Load, add_load_arguments, shape_load
 from experiments.output_options import add_output_arguments, output_settings
 from experiments.run_folder import check_free, run_files, write_run_folder
@@ -34,6 +35,7 @@ from experiments.sizing_options import SizingResult, add_sizing_arguments, resol
 from experiments.step_time_options import add_step_time_arguments, step_time_model
 from experiments.trace_options import add_trace_arguments, open_trace
 from experiments.verdicts import verdicts
+from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.serving import ServerSimulation
 from sim.step_time import StepTimeModel
@@ -110,6 +112,7 @@ def replay(
     sizing = resolve_sizing(args)
     config = engine_config(args, sizing)
     step_time = step_time_model(args.step_time, sizing.inputs)
+    link = host_link(args, sizing)
     workload = open_trace(args)
     load = shape_load(args, workload)
     if show_progress:
@@ -117,7 +120,7 @@ def replay(
             print(f"kvtwin: warning: {warning}", file=sys.stderr)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     with _progress(load.num_requests, show_progress) as advance:
-        recorder = simulate(args, config, step_time, load, advance)
+        recorder = simulate(args, config, step_time, link, load, advance)
     machine = _machine(time.perf_counter() - started_s, time.process_time() - started_cpu_s)
     context = RunContext(
         model=sizing.inputs.shape.name,
@@ -127,6 +130,7 @@ def replay(
         max_concurrency=load.max_concurrency,
     )
     summary = summarise(recorder, config, sizing.plan, context, output)
+    summary |= host_figures(recorder, sizing, link)
     summary["num_unsorted"] = workload.num_unsorted
     summary["verdicts"] = verdicts(summary, recorder, config, load)
     heading = _heading(args, sizing, config, step_time, workload, summary)
@@ -137,6 +141,7 @@ def simulate(
     args: argparse.Namespace,
     config: EngineConfig,
     step_time: StepTimeModel,
+    link: HostLink | None,
     load: Load,
     advance: Callable[[int], None],
 ) -> Recorder:
@@ -144,6 +149,7 @@ def simulate(
     simulation = ServerSimulation(
         config,
         step_time,
+        link,
         ignore_eos=args.ignore_eos,
         max_concurrency=load.max_concurrency,
         check=args.check,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config import VLLM_VERSION
+from experiments.host_memory import host_rows
 from experiments.latencies import percentile_name
 from experiments.memory_use import PARTS
 from experiments.output_options import OutputSettings
@@ -91,8 +92,9 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
     ]
     if summary["first_preemption_s"] is not None:
         lines.append(_row("  the first, after (s):", f"{summary['first_preemption_s']:.2f}"))
+    lines.append(_row("Tokens computed twice:", _with_share(summary["recomputed_tokens"], summary["scheduled_tokens"])))
+    lines += [_row(label, value) for label, value in host_rows(summary)]
     lines += [
-        _row("Tokens computed twice:", _with_share(summary["recomputed_tokens"], summary["scheduled_tokens"])),
         _row("Phantom hit tokens:", summary["phantom_hit_tokens"]),
         _row("Steps:", summary["steps"]),
         _row("Rejected requests:", summary["rejected"]),

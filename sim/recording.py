@@ -102,6 +102,10 @@ class StepColumns:
     """Slots that they have besides, in their last blocks or reserved for them."""
     unused_slots: array[int] = field(default_factory=_integers)
     """Slots of these that are reserved and never filled, as is known when the request has ended."""
+    saved_blocks: array[int] = field(default_factory=_integers)
+    """Blocks copied to the host: swapped out or offloaded."""
+    loaded_blocks: array[int] = field(default_factory=_integers)
+    """Blocks copied from the host."""
 
 
 class Recorder:
@@ -173,6 +177,8 @@ class Recorder:
         columns.computed_tokens.append(computed_tokens)
         columns.unfilled_slots.append(sum(map(_slots, self.scheduler.running)) - computed_tokens)
         columns.unused_slots.append(0)
+        columns.saved_blocks.append(len(step.saves))
+        columns.loaded_blocks.append(len(step.loads))
 
     def run(self, start_ns: int, end_ns: int) -> None:
         """The oldest scheduled step of which this was not told yet ran from ``start_ns`` to ``end_ns``."""

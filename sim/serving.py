@@ -20,6 +20,7 @@ from engine.request import Request
 from engine.scheduler import Scheduler
 from sim.clients import Clients
 from sim.clock import Clock
+from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.requests import RequestFactory
 from sim.simulated_executor import PredictedStep, SimulatedExecutor
@@ -47,6 +48,7 @@ class ServerSimulation:
         self,
         config: EngineConfig,
         step_time: StepTimeModel,
+        host_link: HostLink | None = None,
         *,
         ignore_eos: bool = True,
         max_concurrency: int | None = None,
@@ -54,7 +56,9 @@ class ServerSimulation:
         on_progress: Callable[[int], None] | None = None,
         on_refusal: Callable[[str, str], None] | None = None,
     ) -> None:
-        """``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why.
+        """Copies to and from the host take no time without a ``host_link``.
+
+        ``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why.
 
         ``check`` verifies every invariant of the engine after every step, which is slow.
         """
@@ -63,7 +67,7 @@ class ServerSimulation:
         self._clock = Clock()
         self._clients = Clients(self._clock, self._serve, max_concurrency)
         self._core = EngineCore(self.scheduler)
-        self._executor = SimulatedExecutor(step_time)
+        self._executor = SimulatedExecutor(step_time, host_link)
         self._factory = RequestFactory(self.scheduler.keys, config.max_model_len, ignore_eos=ignore_eos)
         self._checker = InvariantChecker(self.scheduler) if check else None
         self._on_progress = on_progress

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from engine.block_keys import UNKNOWN_TOKEN
 from engine.executor import Executor, Step, StepResult
 from engine.request import Request
+from sim.host_link import HostLink
 from sim.requests import EOS_TOKEN
 from sim.step_shape import StepShape
 from sim.step_time import StepTimeModel
@@ -47,8 +48,10 @@ class PredictedStep(NamedTuple):
 class SimulatedExecutor(Executor[PredictedStep]):
     """An executor without a device. It has no clock: whoever has one lets ``duration_ns`` pass."""
 
-    def __init__(self, step_time: StepTimeModel) -> None:
+    def __init__(self, step_time: StepTimeModel, host_link: HostLink | None = None) -> None:
+        """Copies to and from the host take no time without a ``host_link``."""
         self._step_time = step_time
+        self._host_link = host_link
         self._known_outputs: dict[Request, tuple[Sequence[int] | None, int]] = {}
 
     def expect(self, request: Request, record: RequestRecord) -> None:
@@ -57,8 +60,11 @@ class SimulatedExecutor(Executor[PredictedStep]):
             self._known_outputs[request] = (record.output_token_ids, record.output_tokens)
 
     def submit(self, step: Step) -> PredictedStep:
-        """The step and its predicted duration; a step without requests takes no time."""
-        return PredictedStep(step, self._step_time.duration_ns(step_shape(step)) if step.requests else 0)
+        """The step and its predicted duration, copies first; a step with neither requests nor copies takes no time."""
+        duration_ns = self._step_time.duration_ns(step_shape(step)) if step.requests else 0
+        if self._host_link and (step.saves or step.loads):
+            duration_ns += self._host_link.duration_ns(len(step.saves) + len(step.loads))
+        return PredictedStep(step, duration_ns)
 
     def collect(self, ticket: PredictedStep) -> StepResult:
         """Duration and output tokens of a submitted step."""

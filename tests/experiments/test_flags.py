@@ -37,8 +37,15 @@ MODELLED = {
     "--pipeline-parallel-size": "1",
     "--enable-lora": None,
     "--max-loras": "3",
+    "--preemption-mode": "swap",
+    "--swap-space": "0.5",
+    "--kv-offloading-size": "2.5",
+    "--kv-offloading-backend": "native",
 }
 """Flags of vLLM that are modelled, with a value; None for switches."""
+
+NEEDS = {"--max-loras": ["--enable-lora"], "--swap-space": ["--preemption-mode", "swap"]}
+"""What has to be there beside a flag."""
 
 REFUSED = [
     "--prefix-match-unit",
@@ -46,13 +53,9 @@ REFUSED = [
     "--mamba-cache-mode",
     "--data-parallel-size",
     "--decode-context-parallel-size",
-    "--kv-offloading-size",
-    "--kv-offloading-backend",
     "--kv-cache-metrics",
     "--kv-cache-metrics-sample",
     "--speculative-config",
-    "--swap-space",
-    "--preemption-mode",
     "--max-num-partial-prefills",
     "--max-long-partial-prefills",
 ]
@@ -72,7 +75,7 @@ def size(kvtwin):
 @pytest.mark.parametrize("flag", MODELLED)
 def test_a_modelled_flag_is_taken_in_all_its_forms(replay, flag):
     value = MODELLED[flag]
-    extra = ["--enable-lora"] if flag == "--max-loras" else []
+    extra = NEEDS.get(flag, [])
     if value is None:
         forms = [[flag], [f"--no-{flag[2:]}"], [flag.replace("-", "_").replace("__", "--", 1)]]
     else:
