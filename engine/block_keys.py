@@ -11,6 +11,7 @@ Three kinds of content, by what is known of a prompt, hand out keys. Equal keys 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,10 @@ from engine.block_hashes import ExtraKeys, Image, LoraAdapter, extra_keys, hash_
 
 UNKNOWN_TOKEN = -1
 """Stands for an output token whose id the workload does not tell."""
+
+
+_LONGEST_ID_TOKENS = 2**32
+"""Positions set aside for an id whose length is not known beforehand."""
 
 
 class KeySpace:
@@ -153,11 +158,13 @@ class TokenContent(_Identity):
 
 
 class PrefixIdContent(_Identity):
-    """Prefix ids of a trace: id ``i`` names the prefix of ``(i + 1) * id_tokens`` tokens.
+    """Prefix ids of a trace: id ``i`` names the prefix that ends at token ``ends[i]``.
 
-    A block is named by the id that holds its last token and by its end inside that id, so any block size works,
-    also one that does not divide ``id_tokens``. Blocks that reach behind the prompt or its last id are private.
-    An id counts together with the ids before it, so a file that repeats one behind another prefix does no harm.
+    ``ends`` is a range where ids stand for equally many tokens. A block is named by the id that holds its last token
+    and by its end inside that id, so any block size works, also one that does not divide an id's tokens. Blocks that
+    reach behind ``num_named_tokens`` or the last id are private; named tokens may go beyond the prompt, into an output
+    that later prompts repeat. An id counts together with the ids before it, so a file that repeats one behind another
+    prefix does no harm.
 
     Where keys look ahead (speculative decoding), prompts that share a block are taken to share the next tokens too: ids
     stand for many tokens, and prompts that part inside the next id seldom do so at its first token.
@@ -166,28 +173,31 @@ class PrefixIdContent(_Identity):
     def __init__(
         self,
         space: KeySpace,
-        num_prompt_tokens: int,
+        num_named_tokens: int,
         prefix_ids: Sequence[int],
-        id_tokens: int,
+        ends: Sequence[int],
         lora: LoraAdapter | None = None,
         cache_salt: str | None = None,
         images: Sequence[Image] = (),
     ) -> None:
         super().__init__(space, lora, cache_salt, images)
         self._prefix_ids = prefix_ids
-        self._id_tokens = id_tokens
-        self._num_named_blocks = min(num_prompt_tokens, len(prefix_ids) * id_tokens) // space.block_size
+        self._ends = ends
+        self._id_tokens = ends.step if isinstance(ends, range) else None
+        """Tokens of each id; None where they differ."""
+        self._num_named_blocks = min(num_named_tokens, ends[-1] if ends else 0) // space.block_size
         self._bases: list[int] = []
         """Position in the key space of each id seen so far."""
 
     def extend_keys(self, keys: list[int], num_blocks: int) -> None:
-        block_size, id_tokens = self._space.block_size, self._id_tokens
+        block_size, ends = self._space.block_size, self._ends
         first_unnamed = min(num_blocks, self._num_named_blocks)
         while len(keys) < first_unnamed:
             end = (len(keys) + 1) * block_size
-            id_index, position = divmod(end - 1, id_tokens)
+            id_index = bisect_left(ends, end)
+            position = end - 1 - (ends[id_index - 1] if id_index else 0)
             first = 2 * (self._base(id_index, end) + position)
-            last_of_id = min(first_unnamed, (id_index + 1) * id_tokens // block_size)
+            last_of_id = min(first_unnamed, ends[id_index] // block_size)
             count = 1 if self._images else last_of_id - len(keys)
             keys.extend(range(first, first + 2 * block_size * count, 2 * block_size))
         self._extend_privately(keys, num_blocks)
@@ -195,13 +205,17 @@ class PrefixIdContent(_Identity):
     def _base(self, id_index: int, end: int) -> int:
         """Where the key space holds id ``id_index`` of this prompt, for a block that ends at ``end``."""
         bases, space, id_tokens = self._bases, self._space, self._id_tokens
+        length = id_tokens or _LONGEST_ID_TOKENS
         if not bases:
             bases.append(space.prefix_base((id_tokens, self._cache_salt or None, self._lora), 1))
         while len(bases) <= id_index + 1:
-            bases.append(space.prefix_base((bases[-1], self._prefix_ids[len(bases) - 1]), id_tokens))
+            index = len(bases) - 1
+            # Where lengths differ, the same id may begin elsewhere in another prompt: then it is another prefix.
+            start = () if id_tokens else self._ends[index - 1 : index]
+            bases.append(space.prefix_base((bases[-1], self._prefix_ids[index], *start), length))
         base = bases[id_index + 1]
         seen = tuple((image.content_hash, image.offset_tokens) for image in self._images if image.offset_tokens < end)
-        return space.prefix_base((base, seen), id_tokens) if seen else base
+        return space.prefix_base((base, seen), length) if seen else base
 
 
 class OpaqueContent(_Identity):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 
@@ -21,6 +21,8 @@ class InfiniteCache:
         self.block_size = block_size
         self._seen_blocks: set[bytes] = set()
         self._seen_tokens_of_id: dict[tuple[Any, ...], int] = {}
+        self._kinds: dict[tuple[int | None, bytes], int] = {}
+        """What equal ids must have in common besides: how many tokens they stand for, LoRA and salt."""
 
     def add(self, record: RequestRecord) -> tuple[int, int]:
         """Look ``record`` up, then store it; return its full blocks seen before, and how many of them lead.
@@ -53,34 +55,39 @@ class InfiniteCache:
     def _add_hash_ids(self, record: RequestRecord) -> tuple[int, int]:
         """An id names a prefix, so all requests cut the same blocks from it: one number per id tells which are seen.
 
-        A block belongs to the id that holds its last token. (With images, ids are looked at block by block.)
+        A block belongs to the id that holds its last token.
         """
-        assert record.hash_ids is not None
-        assert record.hash_block_tokens is not None
-        block_size, id_tokens = self.block_size, record.hash_block_tokens
-        named_tokens = min(record.prompt_tokens, len(record.hash_ids) * id_tokens)
-        ends: Iterable[int] = range(id_tokens, named_tokens + id_tokens, id_tokens)
-        if record.images:
-            ends = sorted({*ends, *range(block_size, named_tokens, block_size)})
-        root = _root(record)
-        hits = leading = start = 0
-        for end in ends:
-            end = min(end, named_tokens)
-            index = (end - 1) // id_tokens
-            images = tuple((i.content_hash, i.offset_tokens) for i in record.images if i.offset_tokens < end)
-            name = (record.hash_ids[index], id_tokens, root, images)
-            id_start = index * id_tokens
-            seen = self._seen_tokens_of_id.get(name, 0)
-            first_block = start // block_size
-            num_blocks = end // block_size - first_block
-            num_seen = max(0, min(end, id_start + seen) // block_size - first_block)
-            if leading == first_block:
-                leading += num_seen
-            hits += num_seen
-            if seen < end - id_start and num_blocks:
-                self._seen_tokens_of_id[name] = end - id_start
-            start = end
+        block_size, seen_of_id, num_prompt_tokens = self.block_size, self._seen_tokens_of_id, record.prompt_tokens
+        hits = leading = first_block = 0
+        for name, start, end in self._stretches(record):
+            seen = seen_of_id.get(name, 0)
+            num_seen = min(end, start + seen, num_prompt_tokens) // block_size - first_block
+            if num_seen > 0:
+                if leading == first_block:
+                    leading += num_seen
+                hits += num_seen
+            end_block = end // block_size
+            if seen < end - start and end_block > first_block:
+                seen_of_id[name] = end - start
+            first_block = end_block
         return hits, leading
+
+    def _stretches(self, record: RequestRecord) -> Iterator[tuple[tuple[Any, ...], int, int]]:
+        """What names the tokens of each id, and where they start and end; with images, block by block."""
+        assert record.hash_ids is not None
+        kind = self._kinds.setdefault((record.hash_block_tokens, _root(record)), len(self._kinds))
+        num_tokens = min(record.num_named_tokens, record.prompt_tokens + max(record.output_tokens - 1, 0))
+        block_size, images = self.block_size, record.images
+        start = 0
+        for hash_id, end in zip(record.hash_ids, record.id_ends, strict=True):
+            end = min(end, num_tokens)
+            if not images:
+                yield (hash_id, start, kind), start, end
+            else:
+                for part in sorted({*range((start // block_size + 1) * block_size, end, block_size), end}):
+                    seen = tuple((i.content_hash, i.offset_tokens) for i in images if i.offset_tokens < part)
+                    yield (hash_id, start, kind, *seen), start, part
+            start = end
 
 
 def _root(record: RequestRecord) -> bytes:

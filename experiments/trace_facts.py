@@ -16,6 +16,8 @@ from workloads.request_record import RequestRecord
 from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
 
+_KNOWN_BY = ("tokens", "hash_ids", "hash_ids_with_outputs", "length")
+
 
 def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]:
     """Everything ``kvtwin trace inspect`` tells about ``workload``, as a dict for JSON. Reads it once more.
@@ -57,7 +59,7 @@ def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]
             hit_tokens += usable * block_size
             prompts_with_hit += usable > 0
     span_s = (workload.last_arrival_ns - workload.first_arrival_ns) / SECOND_NS
-    num_known = known_by["tokens"] + known_by["hash_ids"]
+    num_known = known_by.total() - known_by["length"]
     return {
         "vllm_version": VLLM_VERSION,
         "path": str(workload.path),
@@ -72,7 +74,7 @@ def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]
         "input_tokens": _summarise(inputs),
         "output_tokens": _summarise(outputs),
         "num_zero_outputs": outputs[0],
-        "prompts_known_by": {name: known_by[name] for name in ("tokens", "hash_ids", "length")},
+        "prompts_known_by": {name: known_by[name] for name in _KNOWN_BY},
         "num_sessions": len(sessions),
         "num_later_turns": later_turns,
         "num_loras": len(loras),
@@ -143,7 +145,9 @@ class _Instants:
 def _known_by(record: RequestRecord) -> str:
     if record.token_ids is not None:
         return "tokens"
-    return "length" if record.hash_ids is None else "hash_ids"
+    if record.hash_ids is None:
+        return "length"
+    return "hash_ids" if record.num_named_tokens <= record.prompt_tokens else "hash_ids_with_outputs"
 
 
 def _lacks(known_by: Counter[str], num_zero_outputs: int) -> list[str]:

@@ -36,7 +36,8 @@ def as_text(facts: dict[str, Any]) -> str:
     known = facts["prompts_known_by"]
     row(
         "prompts known by",
-        f"tokens {known['tokens']:,}, hash ids {known['hash_ids']:,}, length {known['length']:,}",
+        f"tokens {known['tokens']:,}, hash ids {known['hash_ids'] + known['hash_ids_with_outputs']:,}, "
+        f"length {known['length']:,}",
     )
     for label, key in (
         ("sessions", "num_sessions"),

@@ -63,6 +63,6 @@ def open_trace(args: argparse.Namespace) -> Workload:
         name = key.replace("-", "_")
         if (label := getattr(args, f"timed_trace_label_{name}")) is not None:
             options[f"{name}_key"] = label
-    if options and args.format not in (None, "mooncake"):
+    if options and args.format not in (None, "mooncake", "mooncake-delta"):
         raise UserError(f"--timed-trace-...: settings of files of Mooncake's shape, not of --format {args.format}")
     return open_workload(args.trace, args.format, **options)

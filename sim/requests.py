@@ -66,14 +66,7 @@ class RequestFactory:
         images = [Image(span.content_hash, span.offset_tokens, span.length_tokens) for span in record.images]
         if record.token_ids is not None:
             return TokenContent(self._keys, record.token_ids, lora, record.cache_salt, images)
-        if record.hash_ids is not None and record.hash_block_tokens is not None:
-            return PrefixIdContent(
-                self._keys,
-                record.prompt_tokens,
-                record.hash_ids,
-                record.hash_block_tokens,
-                lora,
-                record.cache_salt,
-                images,
-            )
+        if record.hash_ids is not None:
+            named, ends = record.num_named_tokens, record.id_ends
+            return PrefixIdContent(self._keys, named, record.hash_ids, ends, lora, record.cache_salt, images)
         return OpaqueContent(self._keys)

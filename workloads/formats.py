@@ -9,11 +9,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from workloads.applied_compute import AppliedComputeReader
 from workloads.azure import AzureReader
+from workloads.bailian import BailianReader
+from workloads.dynamo_agentic import DynamoAgenticReader
+from workloads.dynamo_requests import DynamoRequestsReader
 from workloads.errors import WorkloadError
 from workloads.json_rows import json_rows
 from workloads.llmservingsim import LLMServingSimReader
 from workloads.mooncake import MooncakeReader
+from workloads.mooncake_delta import MooncakeDeltaReader
 from workloads.native import NativeReader
 from workloads.reader import Reader, names_in
 from workloads.text_lines import text_lines
@@ -21,16 +26,25 @@ from workloads.weka import WekaReader
 from workloads.workload import Workload
 
 FORMATS: dict[str, type[Reader]] = {
-    reader.name: reader for reader in (NativeReader, MooncakeReader, AzureReader, LLMServingSimReader, WekaReader)
+    reader.name: reader
+    for reader in (
+        NativeReader,
+        MooncakeDeltaReader,
+        MooncakeReader,
+        AzureReader,
+        LLMServingSimReader,
+        WekaReader,
+        BailianReader,
+        DynamoAgenticReader,
+        DynamoRequestsReader,
+        AppliedComputeReader,
+    )
 }
 """Every readable format by name, in the order in which they are tried."""
 
 _NOT_SUPPORTED_YET: dict[str, set[str]] = {
     "BurstGPT": {"Timestamp", "Request tokens", "Response tokens"},
     "Vidur": {"num_prefill_tokens", "num_decode_tokens"},
-    "Dynamo agentic Mooncake": {"schema", "block_size", "hash_id_scope"},
-    "Dynamo request trace": {"event_type"},
-    "Applied Compute agentic": {"num_turns", "input_prompt_length"},
     "TraceLab": {"input_tokens_total", "prefix_tokens"},
     "vLLM benchmark result": {"endpoint_type", "tokenizer_id"},
 }

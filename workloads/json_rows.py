@@ -91,6 +91,24 @@ class JsonRow:
             raise self.error(key, f"expected at most {LAST_NS} ns (292 years), got {shown(value)}")
         return time_ns
 
+    def names(self, key: str) -> list[int | str]:
+        """The list of ints of any size, or strings, under ``key``."""
+        names = self.required(key)
+        if not isinstance(names, list):
+            raise self.error(key, f"expected a list, got {shown(names)}")
+        if set(map(type, names)) - {int, str}:
+            wrong = next(name for name in names if type(name) not in (int, str))
+            raise self.error(key, f"expected integers or strings, got {shown(wrong)}")
+        return names
+
+    def block_names(self, key: str, num_tokens: int, block_tokens: int) -> list[int | str]:
+        """Names of a prompt's full blocks of ``block_tokens``, or of its started ones, under ``key``."""
+        names = self.names(key)
+        full, started = num_tokens // block_tokens, -(-num_tokens // block_tokens)
+        if len(names) not in (full, started):
+            raise self.error(key, f"expected {num_tokens}/{block_tokens} = {full} or {started} ids, got {len(names)}")
+        return names
+
     def integers(self, key: str, minimum: int | None = None) -> list[int]:
         """The list of ints under ``key``, each at least ``minimum``."""
         ids = self.required(key)
@@ -105,6 +123,13 @@ class JsonRow:
         if max(largest, -smallest) > LARGEST:
             raise self.error(key, f"expected integers in 64 bits, got {shown(max(ids, key=abs))}")
         return ids
+
+    def object(self, key: str) -> JsonRow:
+        """The JSON object under ``key``, as a row that names itself ``key``."""
+        value = self.required(key)
+        if not isinstance(value, dict):
+            raise self.error(key, f"expected an object, got {shown(value)}")
+        return JsonRow(f"{self.source}: {key}", value)
 
     def objects(self, key: str) -> list[JsonRow]:
         """The list of JSON objects under ``key``, as rows that name themselves ``key[index]``."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from workloads.json_rows import JsonRow, json_rows, shown
-from workloads.reader import Reader
+from workloads.json_rows import JsonRow, json_rows
+from workloads.reader import Reader, names_in
 from workloads.request_record import RequestRecord
 from workloads.time_units import MILLISECOND_NS, SECOND_NS
 
@@ -34,7 +34,7 @@ class MooncakeReader(Reader):
     Ids are ints of any size or strings; each becomes the number of ids first seen before it in the file, so
     that equal ids stay equal. Rows without ids know only their lengths. ``request_id``, ``session_id`` and
     ``priority`` are kept, other keys are ignored. Every row is a whole prompt: rows of multi-turn variants,
-    whose later turns give only the new tokens, are refused.
+    whose later turns give only the new tokens, are refused (`workloads.mooncake_delta` reads them).
     """
 
     name: ClassVar[str] = "mooncake"
@@ -49,6 +49,11 @@ class MooncakeReader(Reader):
     @property
     def first_line_names(self) -> frozenset[str]:
         return frozenset((self.timestamp_key, self.input_length_key, self.output_length_key))
+
+    def recognises(self, first_lines: list[str]) -> bool:
+        # Bailian's rows have Mooncake's keys and others; their units are given where somebody reads them as Mooncake's.
+        is_bailian = "chat_id" in names_in(next(iter(first_lines), "")) and self == type(self)()
+        return super().recognises(first_lines) and not is_bailian
 
     def read(self, path: Path) -> Iterator[RequestRecord]:
         dense_ids: dict[int | str, int] = {}
@@ -72,30 +77,24 @@ class MooncakeReader(Reader):
     def _refuse_variants(self, row: JsonRow) -> None:
         values = row.values
         if "dependencies" in values:
-            raise row.error("dependencies", "a row of Dynamo's agentic Mooncake, which is not supported yet")
+            raise row.error("dependencies", "a row of Dynamo's agentic Mooncake: read it with --format dynamo-agentic")
         if "delay" in values or self.timestamp_key not in values:
             raise row.error(
                 "delay" if "delay" in values else self.timestamp_key,
-                f"{'found' if 'delay' in values else 'missing'}, as in the multi-turn Mooncake of AIPerf and "
-                "Dynamo, whose later turns give only their new tokens; it is not supported yet",
+                f"{'found' if 'delay' in values else 'missing'}, as in multi-turn files whose later turns give only "
+                "their new tokens: read it with --format mooncake-delta",
             )
         if "chat_id" in values and (self.hash_block_tokens, self.time_unit_ns) != (16, SECOND_NS):
             raise row.error(
                 "chat_id",
-                "a row of a Qwen-Bailian trace, which counts seconds and 16-token ids: "
-                "read it with --timed-trace-chunk-hash-size 16 --timed-trace-sec-multiplier 1",
+                "a row of a Qwen-Bailian trace, which counts seconds and 16-token ids: read it with --format bailian",
             )
 
     def _hash_ids(self, row: JsonRow, prompt_tokens: int) -> list[int | str] | None:
         key = self.hash_ids_key
-        ids: Any = row.values.get(key)
-        if ids is None:
+        if row.values.get(key) is None:
             return None
-        if not isinstance(ids, list):
-            raise row.error(key, f"expected a list, got {shown(ids)}")
-        if set(map(type, ids)) - {int, str}:
-            wrong = next(hash_id for hash_id in ids if type(hash_id) not in (int, str))
-            raise row.error(key, f"expected integers or strings, got {shown(wrong)}")
+        ids = row.names(key)
         expected = -(-prompt_tokens // self.hash_block_tokens)
         if len(ids) != expected:
             quotient = f"ceil({prompt_tokens}/{self.hash_block_tokens})"

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ _KEYS = (
     "token_ids",
     "hash_ids",
     "hash_block_tokens",
+    "hash_id_ends",
     "output_tokens",
     "output_token_ids",
     "priority",
@@ -100,7 +102,10 @@ def _values(record: RequestRecord) -> dict[str, Any]:
         values["token_ids"] = list(record.token_ids)
     if record.hash_ids is not None:
         values["hash_ids"] = list(record.hash_ids)
-        values["hash_block_tokens"] = record.hash_block_tokens
+        if record.hash_id_ends is not None:
+            values["hash_id_ends"] = list(record.hash_id_ends)
+        else:
+            values["hash_block_tokens"] = record.hash_block_tokens
     if record.output_token_ids is not None:
         values["output_token_ids"] = list(record.output_token_ids)
     if record.priority:
@@ -136,7 +141,8 @@ def _record(row: JsonRow) -> RequestRecord:
         output_tokens=row.integer("output_tokens", minimum=0),
         token_ids=row.integers("token_ids", minimum=0) if "token_ids" in values else None,
         hash_ids=row.integers("hash_ids") if "hash_ids" in values else None,
-        hash_block_tokens=row.integer("hash_block_tokens", minimum=1) if "hash_ids" in values else None,
+        hash_block_tokens=_hash_block_tokens(row),
+        hash_id_ends=row.integers("hash_id_ends", minimum=1) if "hash_id_ends" in values else None,
         output_token_ids=row.integers("output_token_ids", minimum=0) if "output_token_ids" in values else None,
         priority=row.integer("priority") if "priority" in values else 0,
         cache_salt=row.text("cache_salt") if "cache_salt" in values else None,
@@ -149,9 +155,33 @@ def _record(row: JsonRow) -> RequestRecord:
     record.images = _images(row, record.prompt_tokens)
     if record.token_ids is not None and len(record.token_ids) != record.prompt_tokens:
         raise row.error("token_ids", f"expected {record.prompt_tokens} ids, got {len(record.token_ids)}")
-    if record.hash_ids is not None and record.hash_block_tokens is not None:
-        if record.token_ids is not None:
-            raise row.error("hash_ids", "expected token_ids or hash_ids, got both")
+    if record.hash_ids is not None:
+        _check_hash_ids(row, record)
+    if record.output_token_ids is not None and len(record.output_token_ids) != record.output_tokens:
+        raise row.error("output_token_ids", f"expected {record.output_tokens} ids, got {len(record.output_token_ids)}")
+    if record.think_time_ns is not None and record.session is None:
+        raise row.error("think_time_ns", "expected a session beside it, but it is missing")
+    return record
+
+
+def _hash_block_tokens(row: JsonRow) -> int | None:
+    if "hash_ids" not in row.values:
+        for key in ("hash_block_tokens", "hash_id_ends"):
+            if key in row.values:
+                raise row.error(key, "expected hash_ids beside it, but they are missing")
+        return None
+    if "hash_id_ends" in row.values:
+        if "hash_block_tokens" in row.values:
+            raise row.error("hash_id_ends", "expected hash_block_tokens or hash_id_ends, got both")
+        return None
+    return row.integer("hash_block_tokens", minimum=1)
+
+
+def _check_hash_ids(row: JsonRow, record: RequestRecord) -> None:
+    assert record.hash_ids is not None
+    if record.token_ids is not None:
+        raise row.error("hash_ids", "expected token_ids or hash_ids, got both")
+    if record.hash_block_tokens is not None:
         most = -(-record.prompt_tokens // record.hash_block_tokens)
         if len(record.hash_ids) > most:
             raise row.error(
@@ -159,13 +189,14 @@ def _record(row: JsonRow) -> RequestRecord:
                 f"expected at most ceil({record.prompt_tokens}/{record.hash_block_tokens}) = {most} ids, "
                 f"got {len(record.hash_ids)}",
             )
-    elif "hash_block_tokens" in values:
-        raise row.error("hash_block_tokens", "expected hash_ids beside it, but they are missing")
-    if record.output_token_ids is not None and len(record.output_token_ids) != record.output_tokens:
-        raise row.error("output_token_ids", f"expected {record.output_tokens} ids, got {len(record.output_token_ids)}")
-    if record.think_time_ns is not None and record.session is None:
-        raise row.error("think_time_ns", "expected a session beside it, but it is missing")
-    return record
+    elif record.hash_id_ends is not None:
+        ends, last = record.hash_id_ends, record.prompt_tokens + record.output_tokens
+        if len(ends) != len(record.hash_ids):
+            raise row.error("hash_id_ends", f"expected one for each of {len(record.hash_ids)} ids, got {len(ends)}")
+        if any(end <= before for before, end in pairwise(ends)) or (ends and ends[-1] > last):
+            raise row.error(
+                "hash_id_ends", f"expected ascending ends up to prompt and output, {last}, got {shown(ends)}"
+            )
 
 
 def _images(row: JsonRow, prompt_tokens: int) -> tuple[ImageSpan, ...]:

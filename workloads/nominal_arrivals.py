@@ -24,16 +24,17 @@ class NominalArrivals:
         self._of_session: dict[str, int] = {}
         """The latest arrival of each session so far."""
 
-    def add(self, record: RequestRecord, start_ns: int) -> int:
-        """The arrival of ``record``: ``start_ns`` unless it waits for others, which must have been added."""
-        bounds_ns = [
-            self._of_request[of.request_id] + (of.delay_ns if of.dispatched else self._pause_ns(of.delay_ns))
-            for of in record.after
-        ]
-        if record.think_time_ns is not None and record.session is not None:
-            bounds_ns.append(self._of_session.get(record.session, start_ns) + self._pause_ns(record.think_time_ns))
-        arrival_ns = max(bounds_ns, default=start_ns)
-        if record.session is not None:
-            self._of_request[record.request_id] = arrival_ns
-            self._of_session[record.session] = max(arrival_ns, self._of_session.get(record.session, 0))
+    def add(self, record: RequestRecord, not_before_ns: int) -> int:
+        """The arrival of ``record``: ``not_before_ns``, or later if it waits for others, which must have been added."""
+        arrival_ns = not_before_ns
+        for of in record.after:
+            pause_ns = of.delay_ns if of.dispatched else self._pause_ns(of.delay_ns)
+            arrival_ns = max(arrival_ns, self._of_request[of.request_id] + pause_ns)
+        if record.session is None:
+            return arrival_ns
+        if record.think_time_ns is not None:
+            before_ns = self._of_session.get(record.session, 0)
+            arrival_ns = max(arrival_ns, before_ns + self._pause_ns(record.think_time_ns))
+        self._of_request[record.request_id] = arrival_ns
+        self._of_session[record.session] = max(arrival_ns, self._of_session.get(record.session, 0))
         return arrival_ns

@@ -36,7 +36,9 @@ class RequestRecord:
     * ``token_ids``: the tokens themselves (``len(token_ids) == prompt_tokens``);
     * ``hash_ids`` with ``hash_block_tokens``: id ``i`` names the *whole prefix* that ends with the prompt's
       ``i``-th stretch of ``hash_block_tokens`` tokens (chained, as in Mooncake's traces). Tokens behind the
-      last id are private to the request. Ids are opaque ints; equal ids mean equal prefixes;
+      last id are private to the request. Ids are opaque ints; equal ids mean equal prefixes. Where they stand for
+      different numbers of tokens, ``hash_id_ends`` says instead at which token each one's stretch ends; the last
+      may end in the output and names its tokens too, so that the prompt of the next turn can repeat them;
     * neither: only the length is known, so nothing can be said about prefix hits.
 
     The output is known by length and, when ``output_token_ids`` is given, by content.
@@ -58,6 +60,7 @@ class RequestRecord:
     token_ids: Sequence[int] | None = None
     hash_ids: Sequence[int] | None = None
     hash_block_tokens: int | None = None
+    hash_id_ends: Sequence[int] | None = None
     output_token_ids: Sequence[int] | None = None
     priority: int = 0
     cache_salt: str | None = None
@@ -72,3 +75,25 @@ class RequestRecord:
     def knows_prefix(self) -> bool:
         """Whether prefix hits of this request can be known at all."""
         return self.token_ids is not None or self.hash_ids is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether other requests decide when this one is sent."""
+        return self.think_time_ns is not None or bool(self.after)
+
+    @property
+    def id_ends(self) -> Sequence[int]:
+        """At which token the stretch of each of ``hash_ids`` ends, before it is cut off at ``num_named_tokens``."""
+        if self.hash_id_ends is not None:
+            return self.hash_id_ends
+        assert self.hash_ids is not None
+        assert self.hash_block_tokens is not None
+        step = self.hash_block_tokens
+        return range(step, step * len(self.hash_ids) + step, step)
+
+    @property
+    def num_named_tokens(self) -> int:
+        """How many leading tokens ``hash_ids`` name: of the prompt, and behind it only with ``hash_id_ends``."""
+        ends = self.id_ends
+        last = ends[-1] if ends else 0
+        return last if self.hash_id_ends is not None else min(last, self.prompt_tokens)

@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from workloads.arrivals import arrivals_ns, check_rate
-from workloads.nominal_arrivals import NominalArrivals
+from workloads.nominal_arrivals import NominalArrivals, as_recorded
 from workloads.request_record import Predecessor, RequestRecord
 from workloads.workload import reordered
 
@@ -83,7 +83,7 @@ class PlayedSessions:
 
     def _read(self) -> None:
         """Number the sessions, and measure the arrivals of their turns from their starts."""
-        nominal = NominalArrivals(self._pause_ns or (lambda pause_ns: pause_ns))
+        nominal = NominalArrivals(self._pause_ns or as_recorded)
         session_of_name: dict[str, int] = {}
         session_of_request: dict[str, int] = {}
         for record in self._records:
@@ -101,7 +101,9 @@ class PlayedSessions:
             self._last_requests[session][name or record.request_id] = record.request_id
             self._session_of_row.append(session)
             offset_ns = record.arrival_ns - self._starts_ns[session]
-            self._offsets_ns.append(nominal.add(record, offset_ns) if self._pause_ns else offset_ns)
+            if self._pause_ns is not None:
+                offset_ns = nominal.add(record, 0 if record.waits else offset_ns)
+            self._offsets_ns.append(offset_ns)
 
     def _choose(self, num_sessions: int | None, rng: np.random.Generator) -> list[int]:
         found = len(self._starts_ns)

@@ -9,7 +9,7 @@ chained id per *full* block of the prompt. Source: https://github.com/callanjfox
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,8 @@ import numpy as np
 from workloads.json_rows import JsonRow, json_rows, shown
 from workloads.nominal_arrivals import NominalArrivals
 from workloads.reader import Reader
-from workloads.request_record import Predecessor, RequestRecord
+from workloads.recorded_thread import RecordedThread, RecordedTurn
+from workloads.request_record import RequestRecord
 from workloads.time_units import MILLISECOND_NS, SECOND_NS
 
 _ROUNDING_NS = SECOND_NS
@@ -78,31 +79,32 @@ class _Session:
 
     def records(self) -> Iterator[RequestRecord]:
         """Main thread and sub-agents, in the order of the file."""
-        main = _Thread(self.name)
+        main = RecordedThread(self.name, rounding_ns=_ROUNDING_NS)
         for entry in self._row.objects("requests"):
             if entry.text("type") == "subagent":
                 yield from self._sub_agent(entry, main)
             else:
                 yield self._turn(entry, main, entry.time_ns("t", SECOND_NS))
 
-    def _sub_agent(self, entry: JsonRow, parent: _Thread) -> Iterator[RequestRecord]:
+    def _sub_agent(self, entry: JsonRow, parent: RecordedThread) -> Iterator[RequestRecord]:
         start_ns = entry.time_ns("t", SECOND_NS)
         is_waited_for = entry.values.get("duration_ms") is not None
         if is_waited_for:
             start_ns = max(0, start_ns - entry.time_ns("duration_ms", MILLISECOND_NS))
-        thread = _Thread(f"{self.name}/{entry.text('agent_id')}", parent.turns[-1:])
+        spawned_by = [parent.last_turn] if parent.last_turn else []
+        thread = RecordedThread(f"{self.name}/{entry.text('agent_id')}", spawned_by, _ROUNDING_NS)
         for turn in entry.objects("requests"):
             yield self._turn(turn, thread, start_ns + turn.time_ns("t", SECOND_NS))
-        if is_waited_for:
-            parent.awaited += thread.turns[-1:]
+        if is_waited_for and thread.last_turn:
+            parent.awaited.append(thread.last_turn)
 
-    def _turn(self, row: JsonRow, thread: _Thread, sent_ns: int) -> RequestRecord:
+    def _turn(self, row: JsonRow, thread: RecordedThread, sent_ns: int) -> RequestRecord:
         if row.text("type") not in ("n", "s"):
             raise row.error("type", f"expected 'n' or 's', or 'subagent' in the main thread, got {row.text('type')!r}")
         prompt_tokens = row.integer("in", minimum=1)
         think_time_ns, after = thread.waits(sent_ns)
         record = RequestRecord(
-            request_id=f"{thread.name}/{len(thread.turns)}",
+            request_id=f"{thread.name}/{thread.num_turns}",
             arrival_ns=0,
             prompt_tokens=prompt_tokens,
             output_tokens=row.integer("out", minimum=0),
@@ -113,9 +115,9 @@ class _Session:
             after=after,
             source=row.source,
         )
-        record.arrival_ns = self._arrivals.add(record, sent_ns)
+        record.arrival_ns = self._arrivals.add(record, 0 if record.waits else sent_ns)
         api_time_ns = 0 if row.values.get("api_time") is None else row.time_ns("api_time", SECOND_NS)
-        thread.turns.append(_Turn(record.request_id, sent_ns, sent_ns + api_time_ns))
+        thread.add(RecordedTurn(record.request_id, sent_ns, sent_ns + api_time_ns))
         return record
 
     def _hash_ids(self, row: JsonRow, num_full_blocks: int) -> array[int]:
@@ -132,33 +134,3 @@ class _Session:
         if model not in self._first_id_of_model:
             self._first_id_of_model[model] = next(self._namespaces) * _MOST_IDS
         return array("q", (numbers + self._first_id_of_model[model]).tobytes())
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """When the trace sent a request, and had its whole answer; ns from the start of the session."""
-
-    request_id: str
-    sent_ns: int
-    answered_ns: int
-
-
-class _Thread:
-    """The main thread of a session or a sub-agent: its turns so far, and turns of others that its next one awaits."""
-
-    def __init__(self, name: str, awaited: Sequence[_Turn] = ()) -> None:
-        self.name = name
-        self.turns: list[_Turn] = []
-        self.awaited = list(awaited)
-
-    def waits(self, sent_ns: int) -> tuple[int | None, tuple[Predecessor, ...]]:
-        """The think time of a turn that the trace sent at ``sent_ns``, and the turns of others that it waits for."""
-        if self.turns and self.turns[-1].answered_ns > sent_ns + _ROUNDING_NS:
-            last = self.turns[-1]
-            delay_ns = max(0, sent_ns - last.sent_ns)
-            return None, (Predecessor(request_id=last.request_id, delay_ns=delay_ns, dispatched=True),)
-        before = self.turns + self.awaited
-        pause_ns = max(0, sent_ns - max((turn.answered_ns for turn in before), default=0))
-        after = tuple(Predecessor(request_id=turn.request_id, delay_ns=pause_ns) for turn in self.awaited)
-        self.awaited = []
-        return pause_ns if self.turns else None, after

@@ -38,7 +38,9 @@ def contents(kind, engine, length, images):
     if kind == "tokens":
         return lambda tokens: TokenContent(engine.scheduler.keys, tokens, images=images)
     ids = range(-(-length // 32))
-    return lambda tokens: PrefixIdContent(engine.scheduler.keys, length, ids, 32, images=images)
+    return lambda tokens: PrefixIdContent(
+        engine.scheduler.keys, length, ids, range(32, 32 * len(ids) + 32, 32), images=images
+    )
 
 
 @pytest.mark.parametrize("kind", ["tokens", "prefix ids"])

@@ -1,6 +1,7 @@
 """Block keys: equal for equal prefixes, and for nothing else."""
 
 import itertools
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -73,6 +74,12 @@ def test_keys_come_out_the_same_however_far_at_a_time(block_size, prompt, output
     assert content.token_ids(0, len(known)) == known
 
 
+def prefix_id_content(space, num_tokens, prefix_ids, id_tokens, *identity, **settings):
+    """Of ids that stand for equally many tokens each."""
+    ends = range(id_tokens, id_tokens * len(prefix_ids) + id_tokens, id_tokens)
+    return PrefixIdContent(space, num_tokens, prefix_ids, ends, *identity, **settings)
+
+
 @settings(max_examples=300)
 @given(
     block_size=st.integers(1, 9),
@@ -88,7 +95,7 @@ def test_prefix_ids(block_size, id_tokens, ids, missing, who, one_at_a_time):
     keys, named = [], []
     for prefix_ids, fewer, identity in zip(ids, missing, who, strict=True):
         num_tokens = max(0, len(prefix_ids) * id_tokens - fewer)
-        content = PrefixIdContent(space, num_tokens, prefix_ids, id_tokens, *identity)
+        content = prefix_id_content(space, num_tokens, prefix_ids, id_tokens, *identity)
         named.append(min(num_tokens, len(prefix_ids) * id_tokens) // block_size)
         own = []
         for count in range(num_tokens // block_size + 3) if one_at_a_time else [num_tokens // block_size + 2]:
@@ -113,15 +120,49 @@ def test_an_empty_salt_is_none_for_tokens():
 
 def test_an_empty_salt_is_none_for_prefix_ids():
     space = KeySpace(4)
-    empty, none = (PrefixIdContent(space, 8, [1, 2], 4, None, salt) for salt in ("", None))
+    empty, none = (prefix_id_content(space, 8, [1, 2], 4, None, salt) for salt in ("", None))
     assert keys_of(empty, 2) == keys_of(none, 2)
 
 
 def test_ids_of_different_stretches_are_different_prefixes():
     space = KeySpace(4)
-    first = keys_of(PrefixIdContent(space, 64, [1, 2], 32), 16)
-    second = keys_of(PrefixIdContent(space, 64, [1, 2, 3, 4], 16), 16)
+    first = keys_of(prefix_id_content(space, 64, [1, 2], 32), 16)
+    second = keys_of(prefix_id_content(space, 64, [1, 2, 3, 4], 16), 16)
     assert not set(first) & set(second)
+
+
+@settings(max_examples=200)
+@given(
+    block_size=st.integers(1, 9),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+    num_outputs=st.integers(0, 20),
+    num_new=st.integers(1, 20),
+)
+def test_a_later_turn_finds_the_output_under_the_last_id(block_size, lengths, num_outputs, num_new):
+    """As if both turns were given token by token: the next prompt repeats prompt and output, and adds to them."""
+    ends = list(accumulate(lengths))
+    space = KeySpace(block_size)
+    first_end, later_end = ends[-1] + num_outputs, ends[-1] + num_outputs + num_new
+    first = keys_of(
+        PrefixIdContent(space, first_end, [*range(len(ends)), 99], [*ends, first_end + 1]), first_end // block_size
+    )
+    later = keys_of(
+        PrefixIdContent(space, later_end, [*range(len(ends)), 99], [*ends, later_end]), later_end // block_size
+    )
+    assert same_prefixes(first, later, len(first)) == first_end // block_size
+    other = keys_of(
+        PrefixIdContent(space, later_end, [*range(len(ends)), 98], [*ends, later_end]), later_end // block_size
+    )
+    assert same_prefixes(first, other, len(first)) == ends[-1] // block_size
+    assert all(key > 0 for key in later)
+
+
+def test_an_id_that_starts_elsewhere_is_another_prefix():
+    """Behind the same id, but where that one is shorter."""
+    space = KeySpace(4)
+    first, second = (keys_of(PrefixIdContent(space, 16, [1, 2], [end, 16]), 4) for end in (4, 8))
+    assert first[0] == second[0]
+    assert not set(first[1:]) & set(second[1:])
 
 
 @pytest.mark.parametrize(("block_size", "blocks"), [(16, 32), (256, 2), (512, 1), (784, 0)])
@@ -129,7 +170,7 @@ def test_ids_that_differ_in_their_second(block_size, blocks):
     """D9's rows of 1024 tokens, [0, 1] and [0, 2]: 512 tokens are the same, but not with blocks of 784."""
     space = KeySpace(block_size)
     first, second = (
-        keys_of(PrefixIdContent(space, 1024, prefix_ids, 512), 1024 // block_size) for prefix_ids in ([0, 1], [0, 2])
+        keys_of(prefix_id_content(space, 1024, prefix_ids, 512), 1024 // block_size) for prefix_ids in ([0, 1], [0, 2])
     )
     assert same_prefixes(first, second, len(first)) == blocks
 
@@ -141,7 +182,7 @@ def test_images_in_a_prompt_of_prefix_ids(block_size, offsets):
     space = KeySpace(block_size)
     keys = [
         keys_of(
-            PrefixIdContent(space, 60, range(10), 6, images=[Image("cat", offset, 5)]),
+            prefix_id_content(space, 60, range(10), 6, images=[Image("cat", offset, 5)]),
             60 // block_size,
         )
         for offset in offsets
@@ -163,7 +204,7 @@ def test_nothing_known():
 
 def test_kinds_of_content_never_meet():
     space = KeySpace(2)
-    contents = [TokenContent(space, [0] * 20), PrefixIdContent(space, 20, [0] * 5, 4), OpaqueContent(space)]
+    contents = [TokenContent(space, [0] * 20), prefix_id_content(space, 20, [0] * 5, 4), OpaqueContent(space)]
     keys = [key for content in contents for key in keys_of(content, 10)]
     assert len(set(keys)) == 30
     assert [space.hash_of_key(key) is not None for key in keys] == [True] * 10 + [False] * 20

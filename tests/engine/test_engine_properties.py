@@ -405,7 +405,8 @@ def test_prefix_ids_decide_as_the_tokens_they_stand_for(config, block_size, chai
         events.append(Arrival(turn, tuple(tokens), (UNKNOWN_TOKEN,) * max_tokens))
 
     def prefix_ids(engine, index, event):
-        return PrefixIdContent(engine.scheduler.keys, len(event.prompt), ids_of[index], ID_TOKENS)
+        ends = range(ID_TOKENS, ID_TOKENS * len(ids_of[index]) + ID_TOKENS, ID_TOKENS)
+        return PrefixIdContent(engine.scheduler.keys, len(event.prompt), ids_of[index], ends)
 
     by_tokens, by_ids = Run(config, events), Run(config, events, content=prefix_ids)
     assert by_ids.log == by_tokens.log

@@ -57,7 +57,12 @@ def test_statistics_of_the_conversation_trace(facts_of):
         6_909,
         126_195,
     )
-    assert facts["prompts_known_by"] == {"tokens": 0, "hash_ids": 12_031, "length": 0}
+    assert facts["prompts_known_by"] == {
+        "tokens": 0,
+        "hash_ids": 12_031,
+        "hash_ids_with_outputs": 0,
+        "length": 0,
+    }
 
 
 def test_length_only_traces_have_no_hit_rate(facts_of):

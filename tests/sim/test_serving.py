@@ -10,6 +10,7 @@ from engine.config import EngineConfig
 from sim.recording import NEVER
 from sim.serving import ServerSimulation
 from workloads.errors import WorkloadError
+from workloads.growing_prompt import GrowingPrompt
 from workloads.request_record import Predecessor, RequestRecord
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
@@ -431,6 +432,50 @@ def test_a_turn_without_think_time_is_in_the_next_step_as_if_it_had_been_waiting
     """As with an arrival, and as with a request that waited for its turn at the client."""
     recorder = serve([record("other", output=9), record("1", session="s"), think("2", "s", 0)])
     assert column(recorder, "arrival_ns")["2"] == column(recorder, "first_scheduled_ns")["2"] == 100
+
+
+# ---------------------------------------------------------------- conversations told by increments
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_increments_hit_what_known_tokens_hit(data):
+    """A growing prompt of ids, and the same conversation with every token known: the same steps, blocks and hits."""
+    lengths = st.integers(1, 70)
+    by_ids, by_tokens = [], []
+    for session in map(str, range(data.draw(st.integers(1, 4)))):
+        prompt, tokens = GrowingPrompt([0, 1], 20, int(session) + 2), []
+        for turn in range(data.draw(st.integers(1, 4))):
+            new, output = 40 if turn == 0 else data.draw(lengths), data.draw(lengths)
+            prompt_tokens, hash_ids, hash_id_ends = prompt.add_turn(new, output)
+            fields = {"session": session, "think_time_ns": 10 * turn if turn else None, "prompt": prompt_tokens}
+            name = f"{session}/{turn}"
+            ids = {"hash_ids": hash_ids, "hash_id_ends": hash_id_ends}
+            by_ids.append(record(name, output=output, **fields, **ids))
+            tokens = tokens + [10**6 * int(session) * (turn > 0) + 10**3 * turn + n for n in range(new)]
+            answer = [10**6 * int(session) + 10**3 * turn + 500 + n for n in range(output)]
+            by_tokens.append(record(name, output=output, **fields, token_ids=tokens, output_token_ids=answer))
+            tokens = tokens + answer
+    options = {
+        "usable": data.draw(st.integers(40, 90)),
+        "block_size": data.draw(st.sampled_from([1, 5, 16])),
+        "asynchronous": data.draw(st.booleans()),
+        "max_model_len": 600,
+    }
+    options["usable"] = options["usable"] * 16 // options["block_size"]
+    ids, tokens = (serve(workload, **options) for workload in (by_ids, by_tokens))
+    assert rows(ids) == rows(tokens)
+    assert ids.steps == tokens.steps
+
+
+def test_turns_of_increments_hit_the_prompt_and_the_answer_before_but_for_its_last_token():
+    prompt = GrowingPrompt([7], 512, 8)
+    (p0, ids0, ends0), (p1, ids1, ends1) = prompt.add_turn(100, 60), prompt.add_turn(30, 1)
+    workload = [
+        record("1", prompt=p0, output=60, hash_ids=ids0, hash_id_ends=ends0, session="s"),
+        think("2", "s", 1, prompt=p1, hash_ids=ids1, hash_id_ends=ends1),
+    ]
+    assert column(serve(workload), "hit_tokens") == {"1": 0, "2": (100 + 59) // 16 * 16}
 
 
 # ---------------------------------------------------------------- who is not served

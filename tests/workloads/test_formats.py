@@ -1,15 +1,19 @@
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
-from workloads import FORMATS, RequestRecord, WorkloadError, open_workload
+from workloads import FORMATS, RequestRecord, WorkloadError, open_workload, write_workload
 from workloads.reader import Reader
 from workloads.text_lines import text_lines
 
 MOONCAKE = '{"timestamp": 0, "input_length": 5, "output_length": 4}'
-KNOWN = "kvtwin, mooncake, azure, llmservingsim, weka"
+KNOWN = (
+    "kvtwin, mooncake-delta, mooncake, azure, llmservingsim, weka, bailian, dynamo-agentic, dynamo-requests, "
+    "applied-compute"
+)
 
 
 def message_of(path, *arguments, **options):
@@ -76,9 +80,6 @@ def test_unknown_files_are_told_what_is_nearest(write):
     [
         ("burstgpt/BurstGPT_1.head42.csv", "BurstGPT"),
         ("vidur/splitwise_code.csv.gz", "Vidur"),
-        ("dynamo/agentic-mooncake.jsonl", "Dynamo agentic Mooncake"),
-        ("dynamo/dynamo-standard.jsonl", "Dynamo request trace"),
-        ("dynamo/applied-compute-agentic.jsonl", "Applied Compute agentic"),
         ("tracelab/round_trace.sanitized.jsonl", "TraceLab"),
         ("format-examples/vllm_bench_save_detailed.derived.json.gz", "vLLM benchmark result"),
     ],
@@ -88,10 +89,45 @@ def test_known_formats_without_a_reader_are_refused_by_name(public_trace, name, 
     assert message_of(path) == f"{path}: this is the format {format_name}, not supported yet; expected one of {KNOWN}"
 
 
-@pytest.mark.parametrize("name", ["aiperf/agentic_code_60s_seed42.jsonl", "dynamo/mooncake-delta.jsonl"])
-def test_increments_are_never_read_as_whole_prompts(public_trace, name):
-    path = public_trace(name)
-    assert message_of(path).startswith(f"{path}:2: delay: found, as in the multi-turn Mooncake")
+@pytest.mark.parametrize(
+    ("name", "format_name", "requests"),
+    [
+        ("dynamo/mooncake.jsonl", "mooncake", 2),
+        ("dynamo/mooncake_tiny.jsonl", "mooncake", 16),
+        ("dynamo/mooncake-delta.jsonl", "mooncake-delta", 2),
+        ("dynamo/agentic-mooncake.jsonl", "dynamo-agentic", 3),
+        ("dynamo/dynamo-standard.jsonl", "dynamo-requests", 2),
+        ("dynamo/dynamo-agentic.jsonl", "dynamo-requests", 4),
+        ("dynamo/applied-compute-agentic.jsonl", "applied-compute", 3),
+        ("aiperf/precise_schedule.jsonl", "mooncake", 8),
+        ("aiperf/agentic_code_60s_seed42.jsonl", "mooncake-delta", 783),
+        ("weka/trace_0504.json", "weka", 3),
+        ("weka/trace_0291.json", "weka", 32),
+        ("format-examples/qwen_bailian.handwritten.jsonl", "bailian", 6),
+    ],
+)
+def test_public_files_are_recognised_read_and_kept(public_trace, tmp_path, name, format_name, requests):
+    """What is read can be written in kvtwin's format, and read again."""
+    workload = open_workload(public_trace(name))
+    assert (workload.format_name, len(workload)) == (format_name, requests)
+    records = list(workload)
+    assert write_workload(tmp_path / "w.jsonl", records) == requests
+
+    def plain(record):
+        return replace(record, source="", hash_ids=None if record.hash_ids is None else list(record.hash_ids))
+
+    again = open_workload(tmp_path / "w.jsonl")
+    assert list(map(plain, again)) == sorted(map(plain, records), key=lambda record: record.arrival_ns)
+
+
+def test_increments_are_never_read_as_whole_prompts(write):
+    row = '{"session_id": "s", "timestamp": 0, "input_length": 5, "output_length": 4}'
+    path = write(row, row.replace('"timestamp"', '"delay"'))
+    assert open_workload(path).format_name == "mooncake-delta"
+    assert message_of(path, "mooncake") == (
+        f"{path}:2: delay: found, as in multi-turn files whose later turns give only their new tokens: "
+        "read it with --format mooncake-delta"
+    )
 
 
 def test_a_wrong_id_count_in_a_public_file(public_trace):

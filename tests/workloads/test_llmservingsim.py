@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from workloads import WorkloadError, open_workload
@@ -32,8 +34,13 @@ GOOD = '{"input_toks": 2, "output_toks": 1, "arrival_time_ns": 5, "input_tok_ids
         (GOOD.replace("[1, 2]", '"12"'), "input_tok_ids: expected a list of integers, got '12'"),
         (GOOD.replace("5", "-5"), "arrival_time_ns: expected a time of 0 or more ns, got -5"),
         (
-            '{"session_id": "a", "arrival_time_ns": 0, "sub_requests": []}',
-            "sub_requests: an LLMServingSim session row, which is not supported yet",
+            '{"session_id": "a", "arrival_time_ns": 0, "sub_requests": [{"input_toks": 0}]}',
+            "sub_requests[0]: input_toks: expected an integer of at least 1, got 0",
+        ),
+        ('{"arrival_time_ns": 0, "sub_requests": []}', "session_id: expected this key, but it is missing"),
+        (
+            '{"session_id": "a", "arrival_time_ns": 0, "sub_requests": 5}',
+            "sub_requests: expected a list of objects, got 5",
         ),
     ],
 )
@@ -44,8 +51,26 @@ def test_bad_rows(write, bad, message):
     assert str(caught.value) == f"{path}:2: {message}"
 
 
-def test_a_file_of_sessions_is_refused_by_name(write):
-    path = write('{"session_id": "a", "arrival_time_ns": 0, "sub_requests": []}')
-    with pytest.raises(WorkloadError) as caught:
-        open_workload(path)
-    assert str(caught.value) == f"{path}:1: sub_requests: an LLMServingSim session row, which is not supported yet"
+def test_sessions_and_flat_rows_mix(write):
+    """A tool takes its time behind an answer; that of the last one delays nobody."""
+    turns = [
+        {
+            "input_toks": 4,
+            "output_toks": 2,
+            "tool_duration_ns": 70,
+            "input_tok_ids": [1, 2, 3, 4],
+            "output_tok_ids": [5, 6],
+        },
+        {"input_toks": 8, "output_toks": 1},
+        {"input_toks": 9, "output_toks": 1, "tool_duration_ns": 9},
+    ]
+    session = json.dumps({"session_id": "a", "arrival_time_ns": 3, "sub_requests": turns})
+    workload = open_workload(write(session, GOOD))
+    first, flat, second, third = workload
+    assert (workload.format_name, workload.num_unsorted) == ("llmservingsim", 1)
+    assert [record.request_id for record in workload] == ["a/0", "1", "a/1", "a/2"]
+    assert [(record.session, record.think_time_ns) for record in workload] == [
+        ("a", None), (None, None), ("a", 70), ("a", 0),
+    ]  # fmt: skip
+    assert [record.arrival_ns for record in (first, second, third, flat)] == [3, 73, 73, 5]
+    assert (first.token_ids, first.output_token_ids, second.token_ids) == ([1, 2, 3, 4], [5, 6], None)

@@ -103,18 +103,17 @@ def test_zero_outputs_are_the_simulators_business(write):
         ("[1]", "expected a JSON object, got [1]"),
         (
             row(timestamp=...),
-            "timestamp: missing, as in the multi-turn Mooncake of AIPerf and Dynamo, whose later turns "
-            "give only "
-            "their new tokens; it is not supported yet",
+            "timestamp: missing, as in multi-turn files whose later turns give only their new tokens: "
+            "read it with --format mooncake-delta",
         ),
         (
             row(delay=5),
-            "delay: found, as in the multi-turn Mooncake of AIPerf and Dynamo, whose later turns give only "
-            "their new tokens; it is not supported yet",
+            "delay: found, as in multi-turn files whose later turns give only their new tokens: "
+            "read it with --format mooncake-delta",
         ),
         (
             row(dependencies=[]),
-            "dependencies: a row of Dynamo's agentic Mooncake, which is not supported yet",
+            "dependencies: a row of Dynamo's agentic Mooncake: read it with --format dynamo-agentic",
         ),
     ],
 )
@@ -143,17 +142,17 @@ def test_vllms_defaults_are_found_out(public_trace):
     )
 
 
-def test_bailian_files_say_how_to_read_them(public_trace):
+def test_bailian_files_are_read_as_mooncakes_only_with_their_units(public_trace):
     path = public_trace("format-examples/qwen_bailian.handwritten.jsonl")
     with pytest.raises(WorkloadError) as caught:
-        open_workload(path)
+        open_workload(path, "mooncake")
     assert str(caught.value) == (
-        f"{path}:1: chat_id: a row of a Qwen-Bailian trace, which counts seconds and 16-token ids: read "
-        f"it with "
-        "--timed-trace-chunk-hash-size 16 --timed-trace-sec-multiplier 1"
+        f"{path}:1: chat_id: a row of a Qwen-Bailian trace, which counts seconds and 16-token ids: "
+        "read it with --format bailian"
     )
-    records = list(open_workload(path, hash_block_tokens=16, time_unit_ns=SECOND_NS))
-    assert [record.arrival_ns for record in records[1:3]] == [251_000_000, 31_114_000_000]
+    workload = open_workload(path, hash_block_tokens=16, time_unit_ns=SECOND_NS)
+    assert workload.format_name == "mooncake"
+    assert [record.arrival_ns for record in list(workload)[1:3]] == [251_000_000, 31_114_000_000]
 
 
 def test_other_key_names(write):

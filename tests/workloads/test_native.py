@@ -16,9 +16,14 @@ numbers = st.integers(-(2**63) + 1, 2**63 - 1)
 def records(draw):
     prompt_tokens, output_tokens = draw(st.integers(1, 40)), draw(st.integers(0, 10))
     token_ids = st.integers(0, 2**40)
-    known_by = draw(st.sampled_from(["tokens", "hash_ids", "length"]))
+    known_by = draw(st.sampled_from(["tokens", "hash_ids", "stretches", "length"]))
     hash_block_tokens = draw(st.integers(1, 20))
     num_ids = -(-prompt_tokens // hash_block_tokens)
+    ends = sorted(draw(st.sets(st.integers(1, prompt_tokens + output_tokens))))
+    hash_ids = {
+        "hash_ids": draw(st.lists(numbers, max_size=num_ids)),
+        "stretches": draw(st.lists(numbers, min_size=len(ends), max_size=len(ends))),
+    }
     offset = draw(st.integers(0, prompt_tokens - 1))
     image = ImageSpan(draw(st.text()), offset, draw(st.integers(1, prompt_tokens - offset)))
     session = draw(st.none() | st.text())
@@ -30,8 +35,9 @@ def records(draw):
         token_ids=draw(st.lists(token_ids, min_size=prompt_tokens, max_size=prompt_tokens))
         if known_by == "tokens"
         else None,
-        hash_ids=draw(st.lists(numbers, max_size=num_ids)) if known_by == "hash_ids" else None,
+        hash_ids=hash_ids.get(known_by),
         hash_block_tokens=hash_block_tokens if known_by == "hash_ids" else None,
+        hash_id_ends=ends if known_by == "stretches" else None,
         output_token_ids=draw(st.none() | st.lists(token_ids, min_size=output_tokens, max_size=output_tokens)),
         priority=draw(numbers),
         cache_salt=draw(st.none() | st.text()),
@@ -91,7 +97,7 @@ def good(rest: str = "") -> str:
         (
             good(', "colour": 1'),
             "'colour': unknown key, expected one of id, arrival_ns, prompt_tokens, token_ids, hash_ids, "
-            "hash_block_tokens, output_tokens, output_token_ids, priority, cache_salt, lora, images, "
+            "hash_block_tokens, hash_id_ends, output_tokens, output_token_ids, priority, cache_salt, lora, images, "
             "session, "
             "think_time_ns, after",
         ),
@@ -108,6 +114,26 @@ def good(rest: str = "") -> str:
         (
             good(', "hash_block_tokens": 2'),
             "hash_block_tokens: expected hash_ids beside it, but they are missing",
+        ),
+        (
+            good(', "hash_id_ends": [2]'),
+            "hash_id_ends: expected hash_ids beside it, but they are missing",
+        ),
+        (
+            good(', "hash_ids": [1], "hash_id_ends": [2], "hash_block_tokens": 2'),
+            "hash_id_ends: expected hash_block_tokens or hash_id_ends, got both",
+        ),
+        (
+            good(', "hash_ids": [1], "hash_id_ends": [1, 2]'),
+            "hash_id_ends: expected one for each of 1 ids, got 2",
+        ),
+        (
+            good(', "hash_ids": [1, 2], "hash_id_ends": [2, 2]'),
+            "hash_id_ends: expected ascending ends up to prompt and output, 4, got [2, 2]",
+        ),
+        (
+            good(', "hash_ids": [1], "hash_id_ends": [5]'),
+            "hash_id_ends: expected ascending ends up to prompt and output, 4, got [5]",
         ),
         (good(', "output_token_ids": []'), "output_token_ids: expected 1 ids, got 0"),
         (good(', "think_time_ns": 5'), "think_time_ns: expected a session beside it, but it is missing"),
