@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import count
 from typing import Any
 
 from workloads.request_record import RequestRecord
@@ -38,7 +37,7 @@ def prefix_chain(record: RequestRecord, block_size: int) -> Chain:
     """The chain of ``record`` in blocks of ``block_size`` tokens.
 
     A block is its tokens, everything before it, and what vLLM hashes beside tokens (LoRA, salt, images). Outputs are
-    named where their tokens are known; the last one's KV is never computed.
+    named where their tokens, or ids for them, are known; the last one's KV is never computed.
     """
     runs = list(_runs(record, block_size))
     num_blocks = (record.prompt_tokens + max(record.output_tokens - 1, 0)) // block_size
@@ -53,8 +52,8 @@ def prefix_chain(record: RequestRecord, block_size: int) -> Chain:
 def _runs(record: RequestRecord, block_size: int) -> Iterator[Run]:
     if record.token_ids is not None:
         return _token_runs(record, record.token_ids, block_size)
-    if record.hash_ids is not None and record.hash_block_tokens is not None:
-        return _id_runs(record, record.hash_ids, record.hash_block_tokens, block_size)
+    if record.hash_ids is not None:
+        return _id_runs(record, record.hash_ids, block_size)
     return iter(())
 
 
@@ -72,13 +71,17 @@ def _token_runs(record: RequestRecord, token_ids: Iterable[int], block_size: int
         yield name, 1
 
 
-def _id_runs(record: RequestRecord, prefix_ids: Iterable[int], id_tokens: int, block_size: int) -> Iterator[Run]:
+def _id_runs(record: RequestRecord, prefix_ids: Iterable[int], block_size: int) -> Iterator[Run]:
     """A run per id: a block belongs to the id that holds its last token. With images, a run per block."""
-    name = _name((record.lora_name, record.cache_salt or None, id_tokens))
-    first_block = 0
-    for prefix_id, id_end in zip(prefix_ids, count(id_tokens, id_tokens), strict=False):
-        end_block = min(id_end, record.prompt_tokens) // block_size
+    name = _name((record.lora_name, record.cache_salt or None, record.hash_block_tokens))
+    num_tokens = min(record.num_named_tokens, record.prompt_tokens + max(record.output_tokens - 1, 0))
+    first_block = id_start = 0
+    for prefix_id, id_end in zip(prefix_ids, record.id_ends, strict=True):
+        end_block = min(id_end, num_tokens) // block_size
         name = _mix(name, prefix_id)
+        if record.hash_id_ends is not None:
+            name = _mix(name, id_start)  # the same id may begin elsewhere in another prompt
+            id_start = id_end
         if record.images:
             for block in range(first_block, end_block):
                 yield _name((name, block, _images_before(record, (block + 1) * block_size))), 1

@@ -12,6 +12,7 @@ from experiments.optimal_eviction import OptimalEviction
 from experiments.prefix_chains import Chain, prefix_chain
 from experiments.sampled_curve import NUM_SAMPLES, SampledCurve
 from tests.experiments.conftest import mooncake_row, tokens
+from workloads.growing_prompt import GrowingPrompt
 from workloads.request_record import ImageSpan, RequestRecord
 
 
@@ -142,6 +143,22 @@ def test_an_id_names_its_whole_prefix_and_outputs_are_private():
 def sharing(write):
     """20 prompts of 1,000 tokens that share their first 512."""
     return write(*(mooncake_row(index) for index in range(20)))
+
+
+def test_a_growing_prompt_is_one_run_that_later_turns_have_more_of():
+    prompt = GrowingPrompt([1, 2], 8, 9)
+    chains = []
+    for new, output in ((12, 9), (4, 1)):
+        prompt_tokens, hash_ids, hash_id_ends = prompt.add_turn(new, output)
+        made = record(prompt_tokens, hash_ids=hash_ids, hash_id_ends=hash_id_ends)
+        made.output_tokens = output
+        chains.append(prefix_chain(made, 4))
+    first, later = chains
+    assert [number for _, number in first.runs] == [2, 1, 2]  # 20 of 21 tokens: the output's last is not computed
+    assert [number for _, number in later.runs] == [2, 1, 3]
+    assert [name for name, _ in first.runs] == [name for name, _ in later.runs]
+    assert (first.num_private_blocks, later.num_private_blocks) == (0, 0)
+    assert (first.num_prompt_blocks, later.max_hit_blocks) == (3, 6)
 
 
 def test_one_at_a_time_a_replay_hits_what_the_curve_says(kvtwin, sharing):
