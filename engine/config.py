@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from engine.block_hashes import HASH_ALGORITHMS
+from engine.cache_group_checks import check_cache_groups
 from engine.cache_group_spec import CacheGroupSpec
 from engine.retention import parse_retention
 from engine.speculation import Speculation
@@ -43,7 +44,9 @@ class EngineConfig:
     cache_groups: tuple[CacheGroupSpec, ...] = ()
     """Empty: one group of full attention with ``block_size``."""
     prefix_cache_retention_interval: int | None = 0
-    """Which tails of window groups are kept: None all, 0 those that resend a prompt, m also one every m tokens."""
+    """Which tails of groups that forget are kept: None all, 0 those that resend a prompt, m also one every m tokens."""
+    prefix_match_unit: int | None = None
+    """Tokens that one block hash covers; None: the greatest common divisor of the groups' block sizes."""
     max_model_len: int = 8192
     max_num_seqs: int = 128
     max_num_active_seqs: int | None = None
@@ -100,23 +103,7 @@ class EngineConfig:
             for name, only in _WITHOUT_PAGES.items():
                 if getattr(self, name) != only:
                     raise ValueError(f"{name}: {self.allocator} takes only {only}, got {getattr(self, name)}")
-        for spec in self.cache_groups:
-            drops = self.enable_prefix_caching and self.drops_last_block(spec)
-            if drops and spec.kind == "chunked_local_attention":
-                raise ValueError(
-                    "speculation: expected lookahead block hashes beside chunked local attention, which cannot drop "
-                    "blocks, got disable_lookahead_block_hashes"
-                )
-            if (
-                spec.kind == "full_attention"
-                and self.enable_prefix_caching
-                and spec.block_size > self.hash_block_tokens
-            ):
-                raise ValueError(
-                    f"cache_groups: expected blocks of full attention as large as a hash covers "
-                    f"({self.hash_block_tokens} tokens), got {spec.block_size}: parts of blocks cannot be hit yet"
-                )
-        self._check_retention_interval()
+        check_cache_groups(self)
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark: expected 0 <= watermark < 1, got {self.watermark}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -140,21 +127,6 @@ class EngineConfig:
                 f"({self.max_model_len}), got {self.max_num_batched_tokens}"
             )
 
-    def _check_retention_interval(self) -> None:
-        interval = self.prefix_cache_retention_interval
-        if not interval:
-            return
-        if not any(spec.is_cached_sparsely for spec in self.group_specs):
-            raise ValueError(
-                f"prefix_cache_retention_interval: expected 0 or None without a sliding-window or state-space group, "
-                f"got {interval}"
-            )
-        if interval < 0 or interval % self.alignment_tokens:
-            raise ValueError(
-                f"prefix_cache_retention_interval: expected a multiple of {self.alignment_tokens} tokens, to which "
-                f"hits are aligned, got {interval}"
-            )
-
     @property
     def group_specs(self) -> tuple[CacheGroupSpec, ...]:
         """The cache groups, never none."""
@@ -168,8 +140,22 @@ class EngineConfig:
     @property
     def hash_block_tokens(self) -> int:
         """Tokens that one block hash covers (spec section 10)."""
-        combine = math.gcd if self.enable_prefix_caching else math.lcm
-        return combine(*(spec.block_size for spec in self.group_specs))
+        block_sizes = [spec.block_size for spec in self.group_specs]
+        if not self.enable_prefix_caching:
+            return math.lcm(*block_sizes)
+        return self.prefix_match_unit or math.gcd(*block_sizes)
+
+    @property
+    def caches_parts(self) -> bool:
+        """Whether parts of blocks are cached: where a hash covers less than a block of full attention or states."""
+        return self.enable_prefix_caching and any(
+            spec.window_tokens is None and spec.block_size > self.hash_block_tokens for spec in self.group_specs
+        )
+
+    @property
+    def caches_states(self) -> bool:
+        """Whether states of state-space layers can be hit."""
+        return self.enable_prefix_caching and any(spec.kind == "mamba" for spec in self.group_specs)
 
     @property
     def token_budget(self) -> int:

@@ -97,6 +97,9 @@ class ContiguousCache:
         """Whether no request has a range: there is nothing to forget."""
         return not self.ranges
 
+    def start_step(self) -> None:
+        """A step changes nothing by itself."""
+
     def take_copies(self) -> list[BlockCopy]:
         """None: nothing is shared."""
         return []

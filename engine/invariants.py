@@ -96,7 +96,8 @@ class InvariantChecker:
                 _require(all(key == NO_KEY for key in actual[registered:]), f"{request} has a key too early")
                 held = [block for block in table if block != NULL_BLOCK]
                 _require(len(set(held)) == len(held), f"{request} has a block twice")
-                _require(group.forgets or len(held) == len(table), f"{request} lacks a block")
+                needed = table[group.num_dead_blocks(request.num_computed_tokens) :]
+                _require(NULL_BLOCK not in needed, f"{request} lacks a block")
 
     def _check_references(self, pool: BlockPool) -> None:
         owners = [request.block_tables for request in self._scheduler.running]

@@ -36,6 +36,9 @@ class KVCache(Protocol):
     def host_memory(self) -> Sequence[SwapSpace | OffloadTier]:
         """Both of these, as far as they are there."""
 
+    def start_step(self) -> None:
+        """Take note that another step is being decided."""
+
     def why_never_fits(self, request: Request, num_tokens: int) -> str | None:
         """Why ``num_tokens`` tokens of ``request`` do not fit when nothing else is held; None if they do."""
 

@@ -55,6 +55,7 @@ class KVCacheManager:
             alignment_tokens=self._alignment_tokens,
             max_model_len=config.max_model_len,
             max_tokens_in_flight=config.max_num_batched_tokens * config.max_steps_in_flight,
+            max_steps_in_flight=config.max_steps_in_flight,
             retention_interval=config.prefix_cache_retention_interval,
         )
         self._lookahead_slots = config.lookahead_slots
@@ -67,6 +68,8 @@ class KVCacheManager:
         self._lookup = PrefixLookup(self.groups)
         self.phantom_blocks: set[int] = set()
         """Blocks with a key whose content was never computed."""
+        self._unwritten_states: set[int] = set()
+        """Keys given in this step that cannot be hit before the next, not even in an older block with that key."""
         self._copies: list[BlockCopy] = []
         self.events = KVEventLog(keys) if config.enable_kv_cache_events else None
         does_swap = config.preemption_mode == "swap"
@@ -77,11 +80,15 @@ class KVCacheManager:
         if self.events or self.offload:
             self.pool.evicted = []
 
+    def start_step(self) -> None:
+        """Take note that another step is being decided: what the step before registered will be written by then."""
+        self._unwritten_states.clear()
+
     def why_never_fits(self, request: Request, num_tokens: int) -> str | None:
         """Why ``num_tokens`` tokens of ``request`` do not fit when nothing else is held; None if they do."""
         if self._lookahead_slots:
             num_tokens = min(num_tokens + self._lookahead_slots, self._config.max_model_len)
-        num_blocks = self._missing_to_admit(num_tokens, [[] for _ in self.groups])
+        num_blocks = sum(group.most_blocks(num_tokens) for group in self.groups)
         num_usable_blocks = self.pool.num_usable_blocks
         return f"needs {num_blocks} blocks, pool {num_usable_blocks}" if num_blocks > num_usable_blocks else None
 
@@ -135,6 +142,8 @@ class KVCacheManager:
         if hit is None and num_slots <= request.num_slots:
             new_blocks: BlockTables = [[] for _ in self.groups]  # what most decode steps need: nothing
         else:
+            if hit is not None and self._unwritten_states and self._must_wait(hit):
+                return None
             tables = hit.block_tables if hit else request.block_tables
             num_available_blocks = self.pool.num_free_blocks - num_reserved_blocks
             if hit is not None:
@@ -173,6 +182,8 @@ class KVCacheManager:
                     [keys[position - start] for position in kept],
                 )
             self.pool.register(blocks, keys)
+            if group.hits_wait_a_step:
+                self._unwritten_states.update(keys)
             request.num_registered_blocks[index] = end
             if self.events:
                 self.events.stored(request, group, index, range(start, end), kept)
@@ -249,11 +260,11 @@ class KVCacheManager:
         for index in self._forgetful:
             table = request.block_tables[index]
             dead = []
-            for position in range(self.groups[index].num_dead_blocks(num_processed_tokens) - 1, -1, -1):
-                if table[position] == NULL_BLOCK:
-                    break
+            num_dead_blocks = self.groups[index].num_dead_blocks(num_processed_tokens)
+            for position in range(num_dead_blocks - 1, request.num_forgotten_blocks[index] - 1, -1):
                 dead.append(table[position])
                 table[position] = NULL_BLOCK
+            request.num_forgotten_blocks[index] = max(request.num_forgotten_blocks[index], num_dead_blocks)
             self.pool.free(dead)
 
     def _kept(self, request: Request, group_index: int, start: int, end: int) -> list[int]:
@@ -267,6 +278,13 @@ class KVCacheManager:
             if table[position] != NULL_BLOCK and group.is_kept(position, boundaries)
         ]
 
+    def _must_wait(self, hit: Hit) -> bool:
+        """Whether the hit includes a state that this step is only going to write."""
+        return any(
+            group.hits_wait_a_step and any(self.pool.keys[block] in self._unwritten_states for block in table)
+            for group, table in zip(self.groups, hit.block_tables, strict=True)
+        )
+
     def _num_idle(self, tables: BlockTables) -> int:
         """Blocks that leave the free queue when ``tables`` are adopted."""
         ref_counts = self.pool.ref_counts
@@ -277,6 +295,7 @@ class KVCacheManager:
             self.pool.touch(table)
         request.block_tables = [list(table) for table in hit.block_tables]
         request.num_registered_blocks = [len(table) for table in hit.block_tables]
+        request.num_forgotten_blocks = [0] * len(self.groups)
         if hit.loads or hit.is_swapped:
             self._load(request, hit)
 
@@ -305,6 +324,8 @@ class KVCacheManager:
         for index, (group, table) in enumerate(zip(self.groups, request.block_tables, strict=True)):
             blocks = self.pool.allocate(group.blocks_to_add(num_slots, len(table)))
             self._note_new(blocks)
+            if num_skipped := group.positions_to_skip(num_slots, len(table)):
+                blocks = [NULL_BLOCK] * num_skipped + blocks
             request.block_tables[index] += blocks
             new_blocks.append(blocks)
         request.num_slots = min(

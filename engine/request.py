@@ -58,6 +58,7 @@ class Request:
         "max_total_tokens",
         "num_computed_tokens",
         "num_drafts",
+        "num_forgotten_blocks",
         "num_highest_computed_tokens",
         "num_in_flight_samples",
         "num_placeholders",
@@ -130,6 +131,8 @@ class Request:
         self.junction_tokens = 0
         """Longest prefix that some cache group had, though not all; its tail is worth keeping (spec section 10)."""
         self.block_tables: BlockTables = []
+        self.num_forgotten_blocks: list[int] = []
+        """Per group, how many leading positions of the table surely hold no block."""
         self.num_slots = 0
         """Tokens for which all groups have a slot, in the request's table or reserved for it."""
         self.num_registered_blocks: list[int] = []

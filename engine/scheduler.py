@@ -17,6 +17,7 @@ from engine.kv_cache_manager import Hit
 from engine.prefill_pacing import PrefillPacing
 from engine.request import FinishReason, Request, RequestStatus
 from engine.retention import make_retention
+from engine.state_chunks import StateChunks
 from engine.statistics import EngineStatistics
 from engine.waiting_queue import make_waiting_queue
 
@@ -51,6 +52,7 @@ class Scheduler:
         self._drafts = (
             DraftVerification(config, config.speculation, self.statistics.speculation) if config.speculation else None
         )
+        self._state_chunks = StateChunks(config) if config.caches_states else None
 
     # ---------------------------------------------------------------- requests come and go
 
@@ -111,6 +113,7 @@ class Scheduler:
         """Decide the next step (spec section 5); its tokens count as computed from now on."""
         step = Step(self.statistics.num_steps)
         self.statistics.num_steps += 1
+        self.kv_cache.start_step()
         num_preempted_before = len(self._preempted_since_step)
         chunk_limit = self._chunk_limit()
         hold_prefill = self._pacing.holds(self.running)
@@ -200,6 +203,10 @@ class Scheduler:
                 if not self.config.enable_chunked_prefill:
                     break
                 num_new_tokens = budget_left
+            if self._state_chunks:
+                num_new_tokens = self._state_chunks.cut(request, hit.num_tokens, num_new_tokens, chunk_limit)
+                if num_new_tokens == 0:
+                    break
             new_blocks = self.kv_cache.allocate_slots(
                 request,
                 num_new_tokens,
@@ -237,11 +244,14 @@ class Scheduler:
         num_new_tokens = num_expected_tokens + request.num_drafts - request.num_computed_tokens
         if 0 < chunk_limit < num_new_tokens:
             num_new_tokens = chunk_limit
-        return min(
+        num_new_tokens = min(
             num_new_tokens,
             budget_left,
             self.config.max_model_len - 1 - request.num_computed_tokens,
         )
+        if self._state_chunks and num_new_tokens > 0:
+            return self._state_chunks.cut(request, request.num_computed_tokens, num_new_tokens, chunk_limit)
+        return num_new_tokens
 
     def _choose_victim(self) -> Request:
         """The request to preempt (spec section 6): the newest, or the least important of the newest."""

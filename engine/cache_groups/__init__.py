@@ -1,7 +1,7 @@
 """Cache groups: layers whose keys and values are kept under the same rule share block tables.
 
 All groups of an engine take blocks from one pool (spec section 10). A kind of group is one file here and one entry in
-``_KINDS``; the manager knows only the interface of :class:`CacheGroup`.
+``KINDS``; the manager knows only the interface of :class:`CacheGroup`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from engine.cache_groups.base import CacheGroup, FindBlock, GroupContext
 from engine.cache_groups.chunked_local import ChunkedLocalGroup
 from engine.cache_groups.full_attention import FullAttentionGroup
 from engine.cache_groups.sliding_window import SlidingWindowGroup
+from engine.cache_groups.state_space import StateSpaceGroup
 
-__all__ = ["CacheGroup", "FindBlock", "FullAttentionGroup", "GroupContext", "make_group"]
+__all__ = ["KINDS", "CacheGroup", "FindBlock", "FullAttentionGroup", "GroupContext", "make_group"]
 
-_KINDS: dict[str, type[CacheGroup]] = {
+KINDS: dict[str, type[CacheGroup]] = {
     "full_attention": FullAttentionGroup,
     "sliding_window": SlidingWindowGroup,
     "chunked_local_attention": ChunkedLocalGroup,
+    "mamba": StateSpaceGroup,
 }
+"""The class of each kind, by vLLM's name."""
 
 
 def make_group(spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> CacheGroup:
-    """The group that ``spec`` describes. Raises ValueError for an unknown kind."""
-    if spec.kind not in _KINDS:
-        raise ValueError(f"cache group: expected one of {', '.join(_KINDS)}, got {spec.kind}")
-    return _KINDS[spec.kind](spec, context, num_dropped_blocks=num_dropped_blocks)
+    """The group that ``spec`` describes."""
+    return KINDS[spec.kind](spec, context, num_dropped_blocks=num_dropped_blocks)

@@ -23,6 +23,7 @@ class GroupContext:
     max_model_len: int
     max_tokens_in_flight: int
     """Tokens of all steps that may be under way at once."""
+    max_steps_in_flight: int
     retention_interval: int | None
     """``prefix_cache_retention_interval``: None keeps every tail, 0 only those that resend a prompt, m one per m."""
 
@@ -30,8 +31,12 @@ class GroupContext:
 class CacheGroup(ABC):
     """One table per request; position ``i`` of it stands for tokens ``i * block_size`` onwards."""
 
+    has_window = False
+    """Whether the specification says ``window_tokens``."""
     forgets = False
     """Whether blocks are let go while the request runs."""
+    hits_wait_a_step = False
+    """Whether a block cannot be hit yet in the step that registers it."""
 
     def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:
         self.spec = spec
@@ -62,6 +67,14 @@ class CacheGroup(ABC):
         if self._most_live_blocks is not None:
             num_blocks = min(num_blocks, self._most_live_blocks)
         return max(0, num_blocks - num_held_blocks)
+
+    def most_blocks(self, num_tokens: int) -> int:
+        """Most blocks that a request with ``num_tokens`` slots holds at once."""
+        return self.blocks_to_admit(num_tokens, 0)
+
+    def positions_to_skip(self, num_slots: int, num_held_blocks: int) -> int:
+        """Positions that get no block, before those that do, when a table is extended to ``num_slots`` token slots."""
+        return 0
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -16,6 +16,7 @@ class ChunkedLocalGroup(CacheGroup):
     So all chunks before that of the next token count as hit, whether anything of them is cached or not.
     """
 
+    has_window = True
     forgets = True
 
     def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:

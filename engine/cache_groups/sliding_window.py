@@ -17,6 +17,7 @@ class SlidingWindowGroup(CacheGroup):
     resending are given keys.
     """
 
+    has_window = True
     forgets = True
 
     def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:

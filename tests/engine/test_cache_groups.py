@@ -15,6 +15,8 @@ from engine.request import Request
 from engine.scheduler import Scheduler
 
 FULL = CacheGroupSpec("full_attention", 4)
+WINDOW = CacheGroupSpec("sliding_window", 4, 9)
+STATES = CacheGroupSpec("mamba", 4)
 
 
 def engine(*groups, **config):
@@ -83,6 +85,9 @@ def test_a_window_that_never_ends_is_full_attention(seed, asynchronous):
         (FULL, CacheGroupSpec("sliding_window", 4, 9)),
         (FULL, CacheGroupSpec("sliding_window", 8, 20), CacheGroupSpec("sliding_window", 12, 20)),
         (FULL, CacheGroupSpec("chunked_local_attention", 4, 16)),
+        (STATES,),
+        (FULL, STATES, STATES),
+        (STATES, WINDOW, FULL),
     ],
 )
 def test_invariants_hold_and_everything_ends(groups, seed, asynchronous):
@@ -108,14 +113,106 @@ def test_a_window_group_holds_no_more_than_its_window(window):
     assert most <= -(-(window - 1 + 8) // 4) + 1
 
 
-def test_parts_of_blocks_cannot_be_hit_yet():
-    with pytest.raises(ValueError, match="cache_groups: expected blocks of full attention as large as a hash covers"):
-        engine(CacheGroupSpec("full_attention", 8), CacheGroupSpec("sliding_window", 4, 9))
+@pytest.mark.parametrize(
+    ("groups", "settings", "message"),
+    [
+        ((CacheGroupSpec("rwkv", 4),), {}, "cache_groups: expected one of full_attention, .*, mamba, got rwkv"),
+        ((CacheGroupSpec("full_attention", 0),), {}, "cache_groups: expected blocks of at least 1 token, got 0"),
+        ((CacheGroupSpec("sliding_window", 4),), {}, "cache_groups: expected a sliding_window of at least 1 token"),
+        ((CacheGroupSpec("sliding_window", 4, 0),), {}, "cache_groups: expected a sliding_window of at least 1 token"),
+        ((CacheGroupSpec("mamba", 4, 9),), {}, "cache_groups: expected no window of mamba, got 9"),
+        ((CacheGroupSpec("full_attention", 8), WINDOW), {}, "cache_groups: .* parts of blocks cannot be hit yet"),
+        ((FULL, CacheGroupSpec("mamba", 8)), {}, "cache_groups: .* parts of blocks cannot be hit yet"),
+        (
+            (FULL, STATES),
+            {"enable_prefix_caching": False},
+            r"cache_groups: without prefix caching expected states in blocks of max_model_len \(8192\) tokens, got 4",
+        ),
+        (
+            (FULL, CacheGroupSpec("chunked_local_attention", 4, 8), CacheGroupSpec("sliding_window", 8, 8)),
+            {},
+            "cache_groups: expected chunked local attention in blocks of 8 tokens",
+        ),
+        ((FULL,), {"prefix_match_unit": 2}, "prefix_match_unit: with one cache group expected its block size 4, got 2"),
+        ((FULL, WINDOW), {"prefix_match_unit": 0}, "prefix_match_unit: expected at least 1, got 0"),
+        ((FULL, WINDOW), {"prefix_match_unit": 3}, "prefix_match_unit: expected a divisor of .* 4, got 3"),
+        ((FULL,), {"prefix_cache_retention_interval": 4}, "prefix_cache_retention_interval: expected 0 or None"),
+        (
+            (FULL, WINDOW),
+            {"prefix_cache_retention_interval": 6},
+            "prefix_cache_retention_interval: expected a multiple of 4",
+        ),
+        (
+            (FULL, STATES),
+            {"prefix_cache_retention_interval": -4},
+            "prefix_cache_retention_interval: expected a multiple of 4",
+        ),
+    ],
+)
+def test_what_vllm_would_not_start_with_is_refused(groups, settings, message):
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(num_blocks=100, cache_groups=groups, **settings)
 
 
-def test_an_unknown_kind_is_named():
-    with pytest.raises(ValueError, match=r"cache group: expected one of full_attention, .* got mamba"):
-        engine(CacheGroupSpec("mamba", 4))
+# ---------------------------------------------------------------- state space
+
+
+def chunks(core, request):
+    """Tokens of ``request`` in each step, until it ends; and the most blocks held meanwhile."""
+    core.scheduler.add_request(request)
+    tokens, most = [], 0
+    while core.has_work():
+        step = core.schedule_next()
+        if step is not None:
+            tokens += step.num_tokens
+        most = max(most, core.scheduler.kv_cache.pool.num_used_blocks)
+        if core.must_collect():
+            core.process([[5] if samples else [] for samples in core.in_flight[0].samples])
+    return tokens, most
+
+
+@pytest.mark.parametrize(
+    ("prompt", "budget", "expected"),
+    [
+        (45, 16, [16, 16, 8, 5]),
+        (48, 20, [16, 16, 8, 8]),
+        (49, 100, [48, 1]),
+        (30, 5, [5, 3, 5, 3, 5, 3, 5, 1]),
+    ],
+)
+def test_chunks_end_where_a_state_is_worth_keeping(prompt, budget, expected):
+    core = engine(CacheGroupSpec("mamba", 8), max_num_batched_tokens=budget, max_num_seqs=1)
+    tokens, _ = chunks(core, Request("a", prompt, 1, TokenContent(core.scheduler.keys, range(prompt))))
+    assert tokens == expected
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_only_states_in_use_are_held(asynchronous):
+    core = engine(STATES, max_num_batched_tokens=8, num_blocks=6, async_scheduling=asynchronous)
+    request = Request("a", 200, 60, TokenContent(core.scheduler.keys, range(200)))
+    _, most = chunks(core, request)
+    assert request.num_output_tokens == 60
+    assert most == (3 if asynchronous else 2)
+
+
+def test_without_prefix_caching_a_request_has_one_state():
+    core = engine(CacheGroupSpec("mamba", 300), enable_prefix_caching=False, max_model_len=300, num_blocks=2)
+    tokens, most = chunks(core, Request("a", 200, 60, TokenContent(core.scheduler.keys, range(200))))
+    assert tokens == [64, 64, 64, 8] + [1] * 59
+    assert most == 1
+
+
+def test_a_state_is_hit_one_step_after_it_was_written():
+    """Of two equal prompts, the second waits for the state of the first; full attention would not."""
+    core = engine(FULL, STATES)
+    for name in "ab":
+        core.scheduler.add_request(Request(name, 21, 2, TokenContent(core.scheduler.keys, range(21))))
+    hits = []
+    for _ in range(2):
+        step = core.schedule_next()
+        hits.append([(one.request.request_id, one.num_hit_tokens) for one in step.admitted])
+        core.process([[5] if samples else [] for samples in step.samples])
+    assert hits == [[("a", 0)], [("b", 20)]]
 
 
 def test_a_request_longer_than_the_pool_fits_in_its_window():

@@ -30,6 +30,7 @@ from tests.parity.oracle import vllm_oracle
 
 SAME_NAMES = (
     "num_blocks",
+    "prefix_match_unit",
     "max_model_len",
     "max_num_seqs",
     "max_num_active_seqs",
@@ -64,6 +65,7 @@ _KINDS = {
     "full": ("full_attention", None),
     "sliding_window": ("sliding_window", "sliding_window"),
     "chunked_local": ("chunked_local_attention", "attention_chunk_size"),
+    "mamba": ("mamba", None),
 }
 """Our name and the oracle's key of the window, by the oracle's kind of cache group."""
 
@@ -92,8 +94,6 @@ def _speculation(case: dict[str, Any]) -> Speculation | None:
 def engine_config(case: dict[str, Any], num_loras: int) -> EngineConfig:
     """Our configuration for the oracle's, which must be complete. Raises UnsupportedCaseError."""
     specs = [_group_spec(group, case["block_size"]) for group in case["groups"] or [{"type": "full"}]]
-    if case["prefix_match_unit"] not in (None, specs[0].block_size):
-        raise UnsupportedCaseError("prefix_match_unit")
     max_loras = case["max_loras"] if case["max_loras"] is not None else num_loras
     try:
         return EngineConfig(

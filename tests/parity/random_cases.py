@@ -55,15 +55,15 @@ def random_case(seed: int) -> Case:
         config["prefill_schedule_interval"] = rng.randint(2, 5)
     if rng.random() < 0.2:
         config["max_loras"] = rng.randint(1, 3)
-    if rng.random() < 0.5:
-        _draw_groups(rng, config)
+    if rng.random() < 0.6:
+        rng.choice((_draw_groups, _draw_groups, _draw_state_groups))(rng, config)
     _draw_speculation(random.Random(f"parity/speculation/{seed}"), config)
     return config, _random_workload(rng, config)
 
 
 def _draw_speculation(rng: random.Random, config: dict[str, Any]) -> None:
     """Let a third of the cases speculate; a random stream of its own leaves the others as they were."""
-    if rng.random() < 0.67:
+    if rng.random() < 0.67 or any(group["type"] == "mamba" for group in config.get("groups", ())):
         return
     config["spec_method"] = rng.choice(("ngram", "suffix", "draft_model", "eagle", "eagle", "eagle3", "mtp", "dflash"))
     config["num_speculative_tokens"] = rng.randint(1, 5)
@@ -90,10 +90,30 @@ def _draw_groups(rng: random.Random, config: dict[str, Any]) -> None:
         chunk = rng.choice((block_size, 3 * block_size, rng.randint(1, config["max_model_len"])))
         local = {"type": "chunked_local", "attention_chunk_size": chunk, "block_size": block_size}
         groups = [group | {"block_size": block_size} for group in groups[: rng.randint(0, 2)]] + [local]
+    _set_groups(rng, config, groups)
+
+
+def _draw_state_groups(rng: random.Random, config: dict[str, Any]) -> None:
+    """State-space groups, alone or beside full attention and a window; all blocks are of one size, as vLLM has it."""
+    block_size = config["block_size"]
+    groups: list[dict[str, Any]] = [{"type": "mamba", "block_size": block_size}] * rng.choice((1, 1, 2, 3))
+    if rng.random() < 0.8:
+        groups += [{"type": "full", "block_size": block_size}]
+    if rng.random() < 0.3:
+        window = rng.choice((2, block_size, 3 * block_size, rng.randint(2, config["max_model_len"])))
+        groups += [{"type": "sliding_window", "sliding_window": window, "block_size": block_size}]
+    if not config["enable_prefix_caching"]:
+        whole = {"block_size": config["max_model_len"], "mamba_cache_mode": "none"}
+        groups = [group | whole if group["type"] == "mamba" else group for group in groups]
+    _set_groups(rng, config, groups)
+
+
+def _set_groups(rng: random.Random, config: dict[str, Any], groups: list[dict[str, Any]]) -> None:
+    """Use ``groups`` in random order, with a retention interval and a pool that suit them."""
     rng.shuffle(groups)
     config["groups"] = groups
-    has_window = any(group["type"] == "sliding_window" for group in groups)
-    config["prefix_cache_retention_interval"] = rng.choice((0, 0, None, "m")) if has_window else 0
+    is_sparse = any(group["type"] in ("sliding_window", "mamba") for group in groups)
+    config["prefix_cache_retention_interval"] = rng.choice((0, 0, None, "m")) if is_sparse else 0
     if config["prefix_cache_retention_interval"] == "m":
         unit = math.lcm(*(group["block_size"] for group in groups))
         config["prefix_cache_retention_interval"] = unit * rng.randint(1, 4)

@@ -34,8 +34,8 @@ def test_every_field_of_every_step_agrees(folder, name):
 
 
 def test_the_cases_in_scope_are_here():
-    """All of the oracle's but those with state-space groups."""
-    assert len(case_names(GOLDEN)) == 36
+    """All of the oracle's."""
+    assert len(case_names(GOLDEN)) == 37
 
 
 def test_the_comparison_sees_a_wrong_decision():
@@ -63,8 +63,6 @@ def test_what_is_not_modelled_is_named():
     case, lines, _ = load(GOLDEN, "async")
     with pytest.raises(UnsupportedCaseError, match="method: expected one of"):
         run_case(case | {"num_speculative_tokens": 2, "spec_method": "dspark"}, lines)
-    with pytest.raises(UnsupportedCaseError, match="mamba"):
-        run_case(case | {"groups": [{"type": "full"}, {"type": "mamba"}]}, lines)
     groups = [{"type": "full", "block_size": 32}, {"type": "sliding_window", "sliding_window": 8}]
     with pytest.raises(UnsupportedCaseError, match="parts of blocks"):
         run_case(case | {"groups": groups}, lines)

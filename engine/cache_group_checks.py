@@ -1,0 +1,87 @@
+"""Which cache groups, and settings of theirs, an engine can have: what vLLM would not start with is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.cache_group_spec import CacheGroupSpec
+from engine.cache_groups import KINDS
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+
+
+def check_cache_groups(config: EngineConfig) -> None:
+    """Raise ValueError, naming the field and what it may be, for the first thing that does not fit."""
+    for spec in config.group_specs:
+        _check_spec(spec, config)
+    _check_prefix_match_unit(config)
+    _check_retention_interval(config)
+    if config.caches_parts:
+        raise ValueError(
+            f"cache_groups: expected blocks of full attention and states as large as a hash covers "
+            f"({config.hash_block_tokens} tokens): parts of blocks cannot be hit yet"
+        )
+
+
+def _check_spec(spec: CacheGroupSpec, config: EngineConfig) -> None:
+    if spec.kind not in KINDS:
+        raise ValueError(f"cache_groups: expected one of {', '.join(KINDS)}, got {spec.kind}")
+    if spec.block_size < 1:
+        raise ValueError(f"cache_groups: expected blocks of at least 1 token, got {spec.block_size}")
+    if KINDS[spec.kind].has_window:
+        if spec.window_tokens is None or spec.window_tokens < 1:
+            raise ValueError(f"cache_groups: expected a {spec.kind} of at least 1 token, got {spec.window_tokens}")
+    elif spec.window_tokens is not None:
+        raise ValueError(f"cache_groups: expected no window of {spec.kind}, got {spec.window_tokens}")
+    if spec.kind == "mamba" and config.speculation:
+        raise ValueError("speculation: expected none beside mamba groups, whose states for drafts are not modelled yet")
+    if spec.kind == "chunked_local_attention" and config.enable_prefix_caching and config.drops_last_block(spec):
+        raise ValueError(
+            "speculation: expected lookahead block hashes beside chunked local attention, which cannot drop "
+            "blocks, got disable_lookahead_block_hashes"
+        )
+    if not config.enable_prefix_caching:
+        if spec.kind == "mamba" and spec.block_size != config.max_model_len:
+            raise ValueError(
+                "cache_groups: without prefix caching expected states in blocks of max_model_len "
+                f"({config.max_model_len}) tokens, got {spec.block_size}"
+            )
+    elif spec.kind == "chunked_local_attention" and spec.block_size != config.alignment_tokens:
+        raise ValueError(
+            f"cache_groups: expected chunked local attention in blocks of {config.alignment_tokens} tokens, "
+            f"a multiple of the other groups', got {spec.block_size}"
+        )
+
+
+def _check_prefix_match_unit(config: EngineConfig) -> None:
+    unit, block_sizes = config.prefix_match_unit, [spec.block_size for spec in config.group_specs]
+    if unit is None:
+        return
+    if unit < 1:
+        raise ValueError(f"prefix_match_unit: expected at least 1, got {unit}")
+    if not config.enable_prefix_caching:
+        return
+    if len(block_sizes) == 1 and unit != block_sizes[0]:
+        raise ValueError(
+            f"prefix_match_unit: with one cache group expected its block size {block_sizes[0]}, got {unit}"
+        )
+    if any(block_size % unit for block_size in block_sizes):
+        sizes = ", ".join(map(str, sorted(set(block_sizes))))
+        raise ValueError(f"prefix_match_unit: expected a divisor of the groups' block sizes {sizes}, got {unit}")
+
+
+def _check_retention_interval(config: EngineConfig) -> None:
+    interval = config.prefix_cache_retention_interval
+    if not interval:
+        return
+    if not any(spec.is_cached_sparsely for spec in config.group_specs):
+        raise ValueError(
+            f"prefix_cache_retention_interval: expected 0 or None without a sliding-window or state-space group, "
+            f"got {interval}"
+        )
+    if interval < 0 or interval % config.alignment_tokens:
+        raise ValueError(
+            f"prefix_cache_retention_interval: expected a multiple of {config.alignment_tokens} tokens, to which "
+            f"hits are aligned, got {interval}"
+        )
