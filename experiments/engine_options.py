@@ -27,6 +27,7 @@ ENGINE_FLAGS = (
     "--prefill-schedule-interval",
     "--prefix-caching-hash-algo",
     "--prefix-cache-retention-interval",
+    "--prefix-match-unit",
     "--enable-lora",
     "--max-loras",
     *HOST_MEMORY_FLAGS,
@@ -82,6 +83,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="which tails of prefixes window and state groups keep: 0, those that resend a prompt or a prefix seen "
         "twice; N, one every N tokens as well; None, all",
     )
+    add(
+        "--prefix-match-unit",
+        type=Whole(or_none=True),
+        metavar="TOKENS",
+        help="tokens that a block's name covers (else the greatest common divisor of the groups' block sizes)",
+    )
     add("--enable-lora", action=switch, default=False, help="serve requests with an adapter, instead of rejecting them")
     add("--max-loras", type=Whole(), metavar="N", help="adapters that may run at once (else 1, with --enable-lora)")
     add(
@@ -100,8 +107,6 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
     plan, inputs = sizing.plan, sizing.inputs
     if inputs.pipeline_parallel_size != 1:
         raise UserError("--pipeline-parallel-size: replay models one pipeline stage so far; `size` plans several")
-    if any(group.kind == "mamba" for group in plan.groups):
-        raise UserError(f"{inputs.shape.name}: replay does not model state-space layers yet")
     if plan.num_blocks > MOST_BLOCKS:
         raise UserError(
             f"the cache would have {plan.num_blocks:,} blocks; a replay holds at most {MOST_BLOCKS:,} "
@@ -114,10 +119,9 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
         config = EngineConfig(
             num_blocks=plan.num_blocks,
             block_size=_block_size(plan),
-            cache_groups=tuple(
-                CacheGroupSpec(group.kind, group.block_size, group.window_tokens) for group in plan.groups
-            ),
+            cache_groups=_cache_groups(plan, inputs.enable_prefix_caching),
             prefix_cache_retention_interval=args.prefix_cache_retention_interval,
+            prefix_match_unit=args.prefix_match_unit,
             max_model_len=plan.max_model_len,
             max_num_seqs=inputs.max_num_seqs,
             max_num_active_seqs=args.max_num_active_seqs,
@@ -145,6 +149,18 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
         name, _, rest = str(error).partition(":")
         where = inputs.shape.name if name == "cache_groups" else f"--{name.replace('_', '-')}"
         raise UserError(f"{where}:{rest}") from None
+
+
+def _cache_groups(plan: CachePlan, caches_prefixes: bool) -> tuple[CacheGroupSpec, ...]:
+    """The plan's groups as the engine wants them: without prefix caching a request has one block of states."""
+    return tuple(
+        CacheGroupSpec(
+            group.kind,
+            plan.max_model_len if group.kind == "mamba" and not caches_prefixes else group.block_size,
+            group.window_tokens,
+        )
+        for group in plan.groups
+    )
 
 
 def _block_size(plan: CachePlan) -> int:

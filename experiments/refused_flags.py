@@ -22,7 +22,6 @@ NOT_MODELLED = {
     "--kv-cache-metrics": "block life-time metrics are not modelled yet",
     "--kv-cache-metrics-sample": "block life-time metrics are not modelled yet",
     "--speculative-config": "speculative decoding is not modelled yet",
-    "--prefix-match-unit": "only blocks of one size are modelled yet",
     "--mamba-block-size": "a state takes a block of attention, whose size --block-size raises",
     "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached with --enable-prefix-caching, else not",
     "--quantization": "the model's config.json tells how its weights are quantised",

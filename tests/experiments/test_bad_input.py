@@ -190,11 +190,6 @@ def test_settings_that_do_not_go_together(kvtwin, mooncake, options, words):
     kvtwin("replay", mooncake(), *SMALL_SERVER, *options).complains(*words)
 
 
-def test_models_with_state_space_layers_are_refused(kvtwin, mooncake):
-    outcome = kvtwin("replay", mooncake(), "--model", "qwen3-next-80b-a3b-instruct", *SMALL_SERVER, "-tp", "2")
-    outcome.complains("Qwen3-Next-80B-A3B-Instruct", "state-space layers")
-
-
 LLAMA = json.loads((Path(__file__).parents[2] / "experiments/models/llama-3.1-8b.json").read_text())
 
 

@@ -21,6 +21,7 @@ MODELLED = {
     "--enable-prefix-caching": None,
     "--prefix-caching-hash-algo": "xxhash_cbor",
     "--prefix-cache-retention-interval": "None",
+    "--prefix-match-unit": "16",
     "--max-num-batched-tokens": "4096",
     "--max-num-scheduled-tokens": "4096",
     "--max-num-seqs": "64",
@@ -48,7 +49,6 @@ NEEDS = {"--max-loras": ["--enable-lora"], "--swap-space": ["--preemption-mode",
 """What has to be there beside a flag."""
 
 REFUSED = [
-    "--prefix-match-unit",
     "--mamba-block-size",
     "--mamba-cache-mode",
     "--data-parallel-size",

@@ -21,7 +21,7 @@ def kinds(name):
 
 
 HYBRIDS = [name for name in model_names() if len(set(kinds(name))) > 1 and "mamba" not in kinds(name)]
-MODELS = [name for name in model_names() if "mamba" not in kinds(name)]
+WITH_STATES = [name for name in model_names() if "mamba" in kinds(name)]
 
 
 def groups_of(result):
@@ -55,7 +55,7 @@ def replayed(kvtwin, chat):
     return run
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", model_names())
 def test_every_model_of_the_catalogue_is_replayed(replayed, model):
     summary = replayed("--model", model)
     assert (summary["completed"], summary["failed"]) == (16, 0)
@@ -81,6 +81,22 @@ def test_the_text_tells_the_groups(kvtwin, chat):
     assert "\ngroups" not in text
     assert "\nUsable blocks:                           999 x 16 tokens\n" in text
     assert "\ngroups  1 x sliding_window" in kvtwin("replay", chat, *SERVER, "--model", "Mistral-7B-v0.1").out
+
+
+@pytest.mark.parametrize("model", WITH_STATES)
+def test_states_are_cached_where_prefixes_are(kvtwin, chat, replayed, model):
+    """Otherwise a request has one block of states in each group, however long it is."""
+    cached, single = replayed("--model", model), replayed("--model", model, "--no-enable-prefix-caching")
+    assert {group["block_size"] for group in cached["cache_groups"]} == {cached["hit_alignment_tokens"]}
+    sizes = {group["kind"]: group["block_size"] for group in single["cache_groups"]}
+    assert sizes == {"mamba": 2048, "full_attention": cached["block_size"]}
+    assert single["prefix_cache_hits"] == 0
+    assert single["kv_cache_usage_peak"] <= cached["kv_cache_usage_peak"]
+    options = ["replay", chat, *SERVER, "--model", model]
+    kvtwin(*options, "--disable-hybrid-kv-cache-manager").complains("without the hybrid KV cache manager")
+    kvtwin(*options, "--mamba-cache-mode", "all").complains("--mamba-cache-mode: vLLM 0.33 ignores it")
+    kvtwin(*options, "--prefix-match-unit", "100").complains("--prefix-match-unit: expected a divisor")
+    kvtwin(*options, "--prefix-match-unit", "16").complains(model, "parts of blocks cannot be hit yet")
 
 
 def test_retention_keeps_more_the_shorter_the_interval(replayed):
