@@ -78,21 +78,17 @@ class SpeculationStatistics:
     """Times that drafts of one request were verified."""
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    num_draft_tokens_per_pos: list[int] = field(default_factory=list)
-    """Drafts verified at each position, the first draft behind the known tokens first."""
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+    """Drafts accepted at each position, the first draft behind the known tokens first."""
 
     def record(self, num_drafts: int, num_accepted: int) -> None:
         """Count one verification."""
         self.num_drafts += 1
         self.num_draft_tokens += num_drafts
         self.num_accepted_tokens += num_accepted
-        missing = num_drafts - len(self.num_draft_tokens_per_pos)
-        self.num_draft_tokens_per_pos += [0] * missing
-        self.num_accepted_tokens_per_pos += [0] * missing
-        for position in range(num_drafts):
-            self.num_draft_tokens_per_pos[position] += 1
-            self.num_accepted_tokens_per_pos[position] += position < num_accepted
+        self.num_accepted_tokens_per_pos += [0] * (num_drafts - len(self.num_accepted_tokens_per_pos))
+        for position in range(num_accepted):
+            self.num_accepted_tokens_per_pos[position] += 1
 
 
 @dataclass(slots=True)

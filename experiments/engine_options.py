@@ -14,6 +14,7 @@ from experiments.errors import UserError
 from experiments.host_memory import HOST_MEMORY_FLAGS, add_host_memory_arguments, host_blocks
 from experiments.parser import Number, Whole
 from experiments.sizing_options import SizingResult
+from experiments.speculation_options import SpeculationOptions
 
 ENGINE_FLAGS = (
     "--scheduling-policy",
@@ -30,6 +31,7 @@ ENGINE_FLAGS = (
     "--prefix-match-unit",
     "--enable-lora",
     "--max-loras",
+    "--speculative-config",
     *HOST_MEMORY_FLAGS,
 )
 """vLLM's flags that `add_engine_arguments` adds."""
@@ -92,6 +94,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add("--enable-lora", action=switch, default=False, help="serve requests with an adapter, instead of rejecting them")
     add("--max-loras", type=Whole(), metavar="N", help="adapters that may run at once (else 1, with --enable-lora)")
     add(
+        "--speculative-config",
+        "-sc",
+        metavar="JSON",
+        help="drafts of the next tokens, verified in one step; see docs/speculation.md",
+    )
+    add(
         "--retention",
         default="lru",
         metavar="POLICY",
@@ -102,7 +110,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add_host_memory_arguments(parser)
 
 
-def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfig:
+def engine_config(
+    args: argparse.Namespace, sizing: SizingResult, speculation: SpeculationOptions | None
+) -> EngineConfig:
     """The engine's configuration. UserError: a setting out of range, or a model that is not modelled."""
     plan, inputs = sizing.plan, sizing.inputs
     if inputs.pipeline_parallel_size != 1:
@@ -139,6 +149,7 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
             prefill_schedule_interval=args.prefill_schedule_interval,
             async_scheduling=inputs.async_scheduling,
             max_loras=(args.max_loras or 1) if args.enable_lora else 0,
+            speculation=speculation.speculation if speculation else None,
             retention=args.retention,
             preemption_mode=args.preemption_mode,
             vllm_strict=args.vllm_strict,
@@ -147,7 +158,8 @@ def engine_config(args: argparse.Namespace, sizing: SizingResult) -> EngineConfi
         return with_allocator(config, args)
     except ValueError as error:
         name, _, rest = str(error).partition(":")
-        where = inputs.shape.name if name == "cache_groups" else f"--{name.replace('_', '-')}"
+        flags = {"cache_groups": inputs.shape.name, "speculation": "--speculative-config"}
+        where = flags.get(name, f"--{name.replace('_', '-')}")
         raise UserError(f"{where}:{rest}") from None
 
 

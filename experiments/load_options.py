@@ -59,7 +59,7 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="outputs end by length; with --no-ignore-eos by an EOS token, which async scheduling sees a step late",
     )
-    add("--seed", type=Whole(0), default=0, metavar="N", help="of drawn arrival times and sessions")
+    add("--seed", type=Whole(0), default=0, metavar="N", help="of drawn arrival times, sessions and accepted drafts")
     add("--strict", action="store_true", help="stop at the first request that cannot be served, instead of counting it")
     add_session_arguments(parser)
 

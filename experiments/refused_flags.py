@@ -21,7 +21,6 @@ NOT_MODELLED = {
     "--kv-events-config": "the engine makes KV events, but no command publishes them yet",
     "--kv-cache-metrics": "block life-time metrics are not modelled yet",
     "--kv-cache-metrics-sample": "block life-time metrics are not modelled yet",
-    "--speculative-config": "speculative decoding is not modelled yet",
     "--mamba-block-size": "a state takes a block of attention, whose size --block-size raises",
     "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached with --enable-prefix-caching, else not",
     "--quantization": "the model's config.json tells how its weights are quantised",

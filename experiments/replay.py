@@ -32,9 +32,11 @@ from experiments.run_summary import RunContext, summarise
 from experiments.run_text import bench_lines, cache_lines
 from experiments.size import capacity_line
 from experiments.sizing_options import SizingResult, add_sizing_arguments, resolve_sizing
+from experiments.speculation_options import SpeculationOptions, speculation_options
 from experiments.step_time_options import add_step_time_arguments, step_time_model
 from experiments.trace_options import add_trace_arguments, open_trace
 from experiments.verdicts import verdicts
+from sim.draft_acceptance import DraftAcceptance
 from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.serving import ServerSimulation
@@ -110,7 +112,8 @@ def replay(
     """Simulate a server that is sent the trace that ``open_trace`` opens. UserError: settings that cannot be."""
     output = output_settings(args)
     sizing = resolve_sizing(args)
-    config = engine_config(args, sizing)
+    speculation = speculation_options(args.speculative_config, async_scheduling=sizing.inputs.async_scheduling)
+    config = engine_config(args, sizing, speculation)
     step_time = step_time_model(args.step_time, sizing.inputs)
     link = host_link(args, sizing)
     workload = open_trace(args)
@@ -120,7 +123,7 @@ def replay(
             print(f"kvtwin: warning: {warning}", file=sys.stderr)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     with _progress(load.num_requests, show_progress) as advance:
-        recorder = simulate(args, config, step_time, link, load, advance)
+        recorder = simulate(args, config, step_time, link, speculation, load, advance)
     machine = _machine(time.perf_counter() - started_s, time.process_time() - started_cpu_s)
     context = RunContext(
         model=sizing.inputs.shape.name,
@@ -133,7 +136,7 @@ def replay(
     summary |= host_figures(recorder, sizing, link)
     summary["num_unsorted"] = workload.num_unsorted
     summary["verdicts"] = verdicts(summary, recorder, config, load)
-    heading = _heading(args, sizing, config, step_time, workload, summary)
+    heading = _heading(args, sizing, config, step_time, speculation, workload, summary)
     return Replayed(summary, heading, recorder, _configuration(args, sizing, config, step_time), machine)
 
 
@@ -142,16 +145,22 @@ def simulate(
     config: EngineConfig,
     step_time: StepTimeModel,
     link: HostLink | None,
+    speculation: SpeculationOptions | None,
     load: Load,
     advance: Callable[[int], None],
 ) -> Recorder:
     """Run the simulation. UserError: with --strict, the first request that cannot be served."""
+    acceptance = None
+    if speculation:
+        num_drafts = speculation.speculation.num_speculative_tokens
+        acceptance = DraftAcceptance(num_drafts, speculation.acceptance_rates, args.seed)
     simulation = ServerSimulation(
         config,
         step_time,
         link,
         ignore_eos=args.ignore_eos,
         max_concurrency=load.max_concurrency,
+        acceptance=acceptance,
         check=args.check,
         on_progress=advance,
         on_refusal=_raise_refusal if args.strict else None,
@@ -204,6 +213,7 @@ def _heading(
     sizing: SizingResult,
     config: EngineConfig,
     step_time: StepTimeModel,
+    speculation: SpeculationOptions | None,
     workload: Workload,
     summary: dict[str, Any],
 ) -> list[str]:
@@ -217,6 +227,7 @@ def _heading(
         f"tensor parallel {inputs.tensor_parallel_size}, step time {step_time.name}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
         *(f"note    {note}" for note in inputs.notes),
+        *([f"note    {speculation.describe()}"] if speculation else []),
         *_group_lines(sizing.plan),
         *allocator_lines(config),
         capacity_line(sizing.plan),

@@ -73,6 +73,7 @@ def summarise(
         | _cache_figures(recorder, config)
         | memory_use(recorder, config)
         | _length_figures(recorder, plan)
+        | (_speculation_figures(recorder) if config.speculation else {})
     )
 
 
@@ -154,6 +155,21 @@ def _length_figures(recorder: Recorder, plan: CachePlan) -> dict[str, Any]:
         "max_concurrency_at_max_model_len": plan.concurrency_at(plan.max_model_len),
         "max_concurrency_at_mean_length": None if mean is None else plan.concurrency_at(math.ceil(mean)),
         "max_concurrency_at_p95_length": None if p95 is None else plan.concurrency_at(math.ceil(p95)),
+    }
+
+
+def _speculation_figures(recorder: Recorder) -> dict[str, Any]:
+    """What ``vllm bench serve`` reports of a server that speculates, from the counters ``vllm:spec_decode_*``."""
+    counts = recorder.scheduler.statistics.speculation
+    return {
+        "spec_decode_acceptance_rate": 100 * _share(counts.num_accepted_tokens, counts.num_draft_tokens),
+        "spec_decode_acceptance_length": 1 + _share(counts.num_accepted_tokens, counts.num_drafts),
+        "spec_decode_num_drafts": counts.num_drafts,
+        "spec_decode_draft_tokens": counts.num_draft_tokens,
+        "spec_decode_accepted_tokens": counts.num_accepted_tokens,
+        "spec_decode_per_position_acceptance_rates": [
+            _share(accepted, counts.num_drafts) for accepted in counts.num_accepted_tokens_per_pos
+        ],
     }
 
 

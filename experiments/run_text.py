@@ -48,7 +48,23 @@ def bench_lines(summary: dict[str, Any], output: OutputSettings) -> list[str]:
         lines.append(_row(f"Median {short} (ms):", f"{summary[f'median_{name}_ms']:.2f}"))
         for percent in map(percentile_name, output.percentiles):
             lines.append(_row(f"{percent.upper()} {short} (ms):", f"{summary[f'{percent}_{name}_ms']:.2f}"))
+    if "spec_decode_num_drafts" in summary:
+        lines += _speculation_lines(summary)
     return lines
+
+
+def _speculation_lines(summary: dict[str, Any]) -> list[str]:
+    rates = summary["spec_decode_per_position_acceptance_rates"]
+    return [
+        _title("Speculative Decoding", "-"),
+        _row("Acceptance rate (%):", f"{summary['spec_decode_acceptance_rate']:.2f}"),
+        _row("Acceptance length:", f"{summary['spec_decode_acceptance_length']:.2f}"),
+        _row("Drafts:", summary["spec_decode_num_drafts"]),
+        _row("Draft tokens:", summary["spec_decode_draft_tokens"]),
+        _row("Accepted tokens:", summary["spec_decode_accepted_tokens"]),
+        "Per-position acceptance (%):",
+        *(_row(f"  Position {position}:", _percent(rate)) for position, rate in enumerate(rates)),
+    ]
 
 
 def cache_lines(summary: dict[str, Any]) -> list[str]:

@@ -39,7 +39,7 @@ class RooflineStepTime:
     """Predicts a step from the model's sizes and the GPU's data sheet.
 
     Weights of the matrices are read once per step; of the experts only those that ``tokens`` random choices
-    touch; the output head only for sampled sequences. Attention reads ``context_tokens`` of KV, a window at
+    touch; the output head only for sampled tokens. Attention reads ``context_tokens`` of KV, a window at
     most its length per sequence. With tensor parallelism two all-reduces follow per layer.
     """
 

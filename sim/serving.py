@@ -20,6 +20,7 @@ from engine.request import Request
 from engine.scheduler import Scheduler
 from sim.clients import Clients
 from sim.clock import Clock
+from sim.draft_acceptance import DraftAcceptance
 from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.requests import RequestFactory
@@ -52,6 +53,7 @@ class ServerSimulation:
         *,
         ignore_eos: bool = True,
         max_concurrency: int | None = None,
+        acceptance: DraftAcceptance | None = None,
         check: bool = False,
         on_progress: Callable[[int], None] | None = None,
         on_refusal: Callable[[str, str], None] | None = None,
@@ -60,14 +62,15 @@ class ServerSimulation:
 
         ``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why.
 
-        ``check`` verifies every invariant of the engine after every step, which is slow.
+        ``acceptance`` says how good drafts are, where ``config`` speculates. ``check`` verifies every invariant of the
+        engine after every step, which is slow.
         """
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
         self._clock = Clock()
         self._clients = Clients(self._clock, self._serve, max_concurrency)
         self._core = EngineCore(self.scheduler)
-        self._executor = SimulatedExecutor(step_time, host_link)
+        self._executor = SimulatedExecutor(step_time, host_link, acceptance)
         self._factory = RequestFactory(self.scheduler.keys, config.max_model_len, ignore_eos=ignore_eos)
         self._checker = InvariantChecker(self.scheduler) if check else None
         self._on_progress = on_progress
@@ -185,7 +188,7 @@ class ServerSimulation:
 
     def _process_oldest(self, result: StepResult) -> None:
         self.scheduler.retention.advance_to(self._clock.now_ns)
-        step = self._core.process(result.tokens)
+        step = self._core.process(result.tokens, result.num_drafts)
         self._steps_without_output = 0 if any(result.tokens) else self._steps_without_output + 1
         self.recorder.process(step, result.tokens, self._clock.now_ns)
         if self._checker:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from engine.block_keys import UNKNOWN_TOKEN
 from engine.executor import Executor, Step, StepResult
 from engine.request import Request
+from sim.draft_acceptance import DraftAcceptance
 from sim.host_link import HostLink
 from sim.requests import EOS_TOKEN
 from sim.step_shape import StepShape
@@ -23,8 +24,12 @@ def step_shape(step: Step) -> StepShape:
     decode_sequences = prefill_tokens = context_tokens = attention_pairs = 0
     for request, num_tokens, num_computed in zip(step.requests, step.num_tokens, step.num_computed_tokens, strict=True):
         context_tokens += num_computed + num_tokens
-        if num_tokens == 1 and num_computed >= request.num_prompt_tokens:
+        num_drafts = step.num_drafts.get(request, 0) if step.num_drafts else 0
+        if num_tokens - num_drafts == 1 and num_computed >= request.num_prompt_tokens:
             decode_sequences += 1
+            if num_drafts:
+                prefill_tokens += num_drafts
+                attention_pairs += num_drafts * (num_computed + 1) + num_drafts * (num_drafts + 1) // 2
         else:
             prefill_tokens += num_tokens
             attention_pairs += num_tokens * num_computed + num_tokens * (num_tokens + 1) // 2
@@ -34,7 +39,7 @@ def step_shape(step: Step) -> StepShape:
         prefill_tokens=prefill_tokens,
         context_tokens=context_tokens,
         prefill_attention_pairs=attention_pairs,
-        sampled_sequences=sum(step.samples),
+        sampled_tokens=sum(step.samples) + sum(step.num_drafts.values()),
     )
 
 
@@ -48,16 +53,24 @@ class PredictedStep(NamedTuple):
 class SimulatedExecutor(Executor[PredictedStep]):
     """An executor without a device. It has no clock: whoever has one lets ``duration_ns`` pass."""
 
-    def __init__(self, step_time: StepTimeModel, host_link: HostLink | None = None) -> None:
-        """Copies to and from the host take no time without a ``host_link``."""
+    def __init__(
+        self, step_time: StepTimeModel, host_link: HostLink | None = None, acceptance: DraftAcceptance | None = None
+    ) -> None:
+        """Copies to and from the host take no time without a ``host_link``.
+
+        ``acceptance`` is needed where the engine speculates; making drafts takes no time.
+        """
         self._step_time = step_time
         self._host_link = host_link
+        self._acceptance = acceptance
         self._known_outputs: dict[Request, tuple[Sequence[int] | None, int]] = {}
 
     def expect(self, request: Request, record: RequestRecord) -> None:
         """Remember what ``request`` will say, if that matters: known tokens, or where it ends by itself."""
         if record.output_token_ids is not None or request.eos_token_id is not None:
             self._known_outputs[request] = (record.output_token_ids, record.output_tokens)
+        if self._acceptance:
+            self._acceptance.expect(request, record)
 
     def submit(self, step: Step) -> PredictedStep:
         """The step and its predicted duration, copies first; a step with neither requests nor copies takes no time."""
@@ -71,22 +84,35 @@ class SimulatedExecutor(Executor[PredictedStep]):
         step, duration_ns = ticket
         for request in step.finished:
             self._known_outputs.pop(request, None)
+            if self._acceptance:
+                self._acceptance.forget(request)
+        if self._acceptance:
+            num_accepted = self._acceptance.num_accepted(step)
+            tokens = [
+                self._next_tokens(request, 1 + num_accepted.get(request, 0)) if samples else _NO_TOKENS
+                for request, samples in zip(step.requests, step.samples, strict=True)
+            ]
+            return StepResult(duration_ns, tokens, [self._acceptance.num_drafts] * len(tokens))
         if self._known_outputs:
             tokens = [
-                self._next_tokens(request) if samples else _NO_TOKENS
+                self._next_token(request, request.num_output_tokens) if samples else _NO_TOKENS
                 for request, samples in zip(step.requests, step.samples, strict=True)
             ]
         else:
             tokens = [_UNKNOWN_OUTPUT if samples else _NO_TOKENS for samples in step.samples]
         return StepResult(duration_ns, tokens)
 
-    def _next_tokens(self, request: Request) -> Sequence[int]:
-        """The token that follows those delivered so far: outputs are collected in order."""
+    def _next_tokens(self, request: Request, count: int) -> Sequence[int]:
+        """The ``count`` tokens that follow those delivered so far: outputs are collected in order."""
+        first = request.num_output_tokens
+        return [token for index in range(first, first + count) for token in self._next_token(request, index)]
+
+    def _next_token(self, request: Request, index: int) -> Sequence[int]:
+        """Output token ``index``, by itself."""
         known = self._known_outputs.get(request)
         if known is None:
             return _UNKNOWN_OUTPUT
         token_ids, length = known
-        index = request.num_output_tokens
         if request.eos_token_id is not None and index == length - 1:
             return (EOS_TOKEN,)
         if token_ids is None or index >= len(token_ids):

@@ -8,22 +8,23 @@ from typing import NamedTuple
 class StepShape(NamedTuple):
     """Sums over the requests of one step.
 
-    A request with ``c`` tokens computed before and ``q`` tokens scheduled in the step counts as *decode* when
-    ``q == 1`` and it has at least one output token behind it, else as *prefill*.
+    A request with ``c`` tokens computed before and ``q`` tokens scheduled in the step, ``d`` of them drafts, counts as
+    *decode* when ``q - d == 1`` and it has at least one output token behind it, else as *prefill*. Drafts to verify are
+    computed like a prompt: ``d`` tokens behind ``c + 1``.
     """
 
     num_sequences: int
     """Requests that run in the step."""
     decode_sequences: int
-    """Requests of them that decode: one token each."""
+    """Requests of them that decode: one token each, besides drafts."""
     prefill_tokens: int
-    """Tokens scheduled for the others (sum of q)."""
+    """Tokens scheduled for the others (sum of q), and drafts of those that decode (sum of d)."""
     context_tokens: int
     """KV entries read: sum over all requests of c + q."""
     prefill_attention_pairs: int
-    """Query-key pairs of the prefilling requests under a causal mask: sum of q*c + q*(q+1)/2."""
-    sampled_sequences: int
-    """Requests that need logits: those whose last known token is in the step."""
+    """Query-key pairs of these tokens under a causal mask: sum of q*c + q*(q+1)/2, for drafts d*(c+1) + d*(d+1)/2."""
+    sampled_tokens: int
+    """Tokens that need logits: the last known token of a request, and drafts."""
 
     @property
     def total_tokens(self) -> int:

@@ -28,6 +28,7 @@ _KEYS = (
     "hash_id_ends",
     "output_tokens",
     "output_token_ids",
+    "accepted_drafts",
     "priority",
     "cache_salt",
     "lora",
@@ -108,6 +109,8 @@ def _values(record: RequestRecord) -> dict[str, Any]:
             values["hash_block_tokens"] = record.hash_block_tokens
     if record.output_token_ids is not None:
         values["output_token_ids"] = list(record.output_token_ids)
+    if record.accepted_drafts is not None:
+        values["accepted_drafts"] = list(record.accepted_drafts)
     if record.priority:
         values["priority"] = record.priority
     if record.cache_salt is not None:
@@ -144,6 +147,7 @@ def _record(row: JsonRow) -> RequestRecord:
         hash_block_tokens=_hash_block_tokens(row),
         hash_id_ends=row.integers("hash_id_ends", minimum=1) if "hash_id_ends" in values else None,
         output_token_ids=row.integers("output_token_ids", minimum=0) if "output_token_ids" in values else None,
+        accepted_drafts=row.integers("accepted_drafts", minimum=0) if "accepted_drafts" in values else None,
         priority=row.integer("priority") if "priority" in values else 0,
         cache_salt=row.text("cache_salt") if "cache_salt" in values else None,
         lora_name=row.text("lora") if "lora" in values else None,

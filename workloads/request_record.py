@@ -41,7 +41,8 @@ class RequestRecord:
       may end in the output and names its tokens too, so that the prompt of the next turn can repeat them;
     * neither: only the length is known, so nothing can be said about prefix hits.
 
-    The output is known by length and, when ``output_token_ids`` is given, by content.
+    The output is known by length and, when ``output_token_ids`` is given, by content. ``accepted_drafts`` tells, for a
+    server that speculates, how many drafts each verification of the request accepts, in order.
 
     ``arrival_ns`` counts from the start of the workload; the request is never sent before. A record with
     ``think_time_ns`` is a later turn of its ``session``: it is sent that long after the session's earlier turns
@@ -62,6 +63,7 @@ class RequestRecord:
     hash_block_tokens: int | None = None
     hash_id_ends: Sequence[int] | None = None
     output_token_ids: Sequence[int] | None = None
+    accepted_drafts: Sequence[int] | None = None
     priority: int = 0
     cache_salt: str | None = None
     lora_name: str | None = None

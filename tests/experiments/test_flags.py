@@ -42,6 +42,8 @@ MODELLED = {
     "--swap-space": "0.5",
     "--kv-offloading-size": "2.5",
     "--kv-offloading-backend": "native",
+    "--speculative-config": '{"method": "ngram", "num_speculative_tokens": 2, "rejection_sample_method": "synthetic", '
+    '"synthetic_acceptance_length": 1.5}',
 }
 """Flags of vLLM that are modelled, with a value; None for switches."""
 
@@ -55,7 +57,6 @@ REFUSED = [
     "--decode-context-parallel-size",
     "--kv-cache-metrics",
     "--kv-cache-metrics-sample",
-    "--speculative-config",
     "--max-num-partial-prefills",
     "--max-long-partial-prefills",
 ]

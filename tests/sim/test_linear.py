@@ -11,7 +11,7 @@ STEP = StepShape(
     prefill_tokens=100,
     context_tokens=500,
     prefill_attention_pairs=5050,
-    sampled_sequences=2,
+    sampled_tokens=2,
 )
 
 

@@ -97,7 +97,8 @@ def good(rest: str = "") -> str:
         (
             good(', "colour": 1'),
             "'colour': unknown key, expected one of id, arrival_ns, prompt_tokens, token_ids, hash_ids, "
-            "hash_block_tokens, hash_id_ends, output_tokens, output_token_ids, priority, cache_salt, lora, images, "
+            "hash_block_tokens, hash_id_ends, output_tokens, output_token_ids, accepted_drafts, priority, cache_salt, "
+            "lora, images, "
             "session, "
             "think_time_ns, after",
         ),

@@ -1,0 +1,167 @@
+"""Speculative decoding: what must hold whatever the drafts are worth."""
+
+from __future__ import annotations
+
+import math
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.cache_group_spec import CacheGroupSpec
+from engine.speculation import SPECULATION_METHODS, Speculation
+from tests.cases.engine_harness import Engine, shape
+
+
+class Speculating(Engine):
+    """An engine whose drafts are right as ``num_right`` says, asked with request name and output index."""
+
+    def __init__(self, usable, num_right, speculation, **config):
+        super().__init__(usable, speculation=speculation, **config)
+        self.num_right = num_right
+        self.speculation = speculation
+
+    def process_oldest(self):
+        step = self.core.in_flight[0]
+        padded = {admission.request for admission in step.admitted}
+        tokens = []
+        for request, samples in zip(step.requests, step.samples, strict=True):
+            number = 0 if request in padded else step.num_drafts.get(request, 0)
+            accepted = min(number, self.num_right(request.request_id, request.num_output_tokens))
+            first = request.num_output_tokens
+            tokens.append([self.token(request, first + index) for index in range(1 + accepted)] if samples else [])
+        self.core.process(tokens, [self.speculation.num_speculative_tokens] * len(tokens))
+
+    def token(self, request, index):
+        """Outputs depend on nothing but request and index."""
+        return 1000 * (int(request.request_id[1:]) + 1) + index
+
+    def iterate(self):
+        step = self.core.schedule_next()
+        if step is not None:
+            self.steps.append(step)
+            self.checker.check_step(step)
+        if self.core.must_collect():
+            self.process_oldest()
+        self.checker.check()
+        return step
+
+
+def outputs(engine):
+    return {
+        name: request.content.token_ids(request.num_prompt_tokens, request.num_tokens)
+        for name, request in engine.requests.items()
+    }
+
+
+@pytest.mark.parametrize("method", SPECULATION_METHODS)
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("num_drafts", [1, 3])
+def test_right_drafts_divide_the_decode_steps_exactly(method, is_async, num_drafts):
+    speculation = Speculation(method=method, num_speculative_tokens=num_drafts)
+    engine = Speculating(100, lambda name, index: num_drafts, speculation, async_scheduling=is_async)
+    engine.add("r0", 20, 41)
+    steps = [step for step in engine.run() if step.requests]
+    counts = engine.statistics.speculation
+    assert counts.num_drafts == math.ceil(40 / (1 + num_drafts))
+    assert counts.num_accepted_tokens == counts.num_draft_tokens == num_drafts * counts.num_drafts
+    assert len(steps) - 1 - counts.num_drafts == (1 if is_async else 0)  # async schedules one behind the stop
+    assert len(outputs(engine)["r0"]) == 41
+
+
+@pytest.mark.parametrize("method", SPECULATION_METHODS)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_wrong_drafts_change_nothing_but_the_tokens_computed(method, is_async):
+    speculation = Speculation(method=method, num_speculative_tokens=3)
+    runs = []
+    for settings_ in (None, speculation):
+        if settings_ is None:
+            engine = Plain(1000, async_scheduling=is_async)
+        else:
+            engine = Speculating(1000, lambda name, index: 0, speculation, async_scheduling=is_async)
+        order = []
+        for index in range(12):
+            engine.add(f"r{index}", 10 + 7 * index, 5 + index % 4)
+        while engine.core.has_work():
+            engine.iterate()
+            order += [request.request_id for request in engine.scheduler.take_ended()]
+        runs.append((outputs(engine), order))
+    assert runs[0] == runs[1]
+    assert engine.statistics.speculation.num_accepted_tokens == 0
+
+
+class Plain(Speculating):
+    """The same engine without speculation."""
+
+    def __init__(self, usable, **config):
+        super().__init__(usable, lambda name, index: 0, None, **config)
+
+    def process_oldest(self):
+        step = self.core.in_flight[0]
+        pairs = zip(step.requests, step.samples, strict=True)
+        self.core.process([[self.token(one, one.num_output_tokens)] if samples else [] for one, samples in pairs])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    method=st.sampled_from(SPECULATION_METHODS),
+    num_drafts=st.integers(1, 4),
+    drops=st.booleans(),
+    is_async=st.booleans(),
+    policy=st.sampled_from(["fcfs", "priority"]),
+    window=st.sampled_from([None, 5, 9]),
+    num_swap_blocks=st.sampled_from([0, 0, 30]),
+    usable=st.integers(26, 60),
+    requests=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30), st.integers(0, 2)), min_size=1, max_size=12),
+    seed=st.integers(0, 1000),
+)
+def test_invariants_and_outputs_under_random_speculation(
+    method, num_drafts, drops, is_async, policy, window, num_swap_blocks, usable, requests, seed
+):
+    """All invariants after every step; every request gets exactly its own tokens, whatever was preempted."""
+    groups = ()
+    if window:
+        groups = (CacheGroupSpec("full_attention", 4), CacheGroupSpec("sliding_window", 4, window))
+        usable *= 2
+    engine = Speculating(
+        usable,
+        lambda name, index: crc32(f"{seed} {name} {index}".encode()) % (num_drafts + 1),
+        Speculation(method=method, num_speculative_tokens=num_drafts, disable_lookahead_block_hashes=drops),
+        async_scheduling=is_async,
+        block_size=4,
+        cache_groups=groups,
+        max_model_len=100,
+        scheduling_policy=policy,
+        max_num_batched_tokens=64,
+        max_num_seqs=8,
+        preemption_mode="swap" if num_swap_blocks else "recompute",
+        num_swap_blocks=num_swap_blocks,
+    )
+    for index, (prompt, length, priority) in enumerate(requests):
+        engine.add(f"r{index}", [token % 7 for token in range(prompt)], length, priority=priority)
+    engine.run()
+    for index, (_, length, _) in enumerate(requests):
+        request = engine.requests[f"r{index}"]
+        assert outputs(engine)[f"r{index}"] == [engine.token(request, position) for position in range(length)]
+    assert engine.pool.num_used_blocks == 0
+
+
+def test_a_stop_token_among_accepted_drafts_ends_the_request_there():
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(50, lambda name, index: 4, speculation)
+    request = engine.add("r0", 10, 30, stop_token_ids=frozenset({1002}))
+    engine.run()
+    assert outputs(engine)["r0"] == [1000, 1001, 1002]
+    assert str(request.finish_reason) == "stop"
+
+
+def test_drafts_are_cut_by_the_model_length_and_dropped_by_a_preemption():
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(50, lambda name, index: 0, speculation, max_model_len=16)
+    engine.add("r0", 10, 30)
+    engine.iterate()
+    assert shape(engine.iterate()) == {"r0": 5}
+    assert shape(engine.iterate()) == {"r0": 4}  # position 15 is the last that is computed
+    engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert engine.requests["r0"].num_drafts == 0
