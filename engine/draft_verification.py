@@ -47,7 +47,7 @@ class DraftVerification:
         running = step.requests[: len(step.requests) - len(step.admitted)]
         if any(request.is_prefill_chunk for request in running) or not (running or num_hit_tokens):
             return 1
-        return 1 + self._num_drafts if num_known_tokens + self._num_drafts <= self._max_model_len else 1
+        return 1 + self._num_drafts if num_known_tokens + self._num_drafts < self._max_model_len else 1
 
     def claim(self, step: Step, request: Request, num_new_tokens: int) -> None:
         """Note which of the tokens just scheduled for ``request`` are drafts; it holds none from now on."""

@@ -147,6 +147,17 @@ def test_invariants_and_outputs_under_random_speculation(
     assert engine.pool.num_used_blocks == 0
 
 
+@pytest.mark.parametrize(("max_model_len", "num_tokens"), [(11, 1), (12, 5)])
+def test_padding_stays_below_the_model_length(max_model_len, num_tokens):
+    """As the real scheduler does: a prompt of 7 whose last token alone is to be computed, beside a decode, k = 4."""
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(60, lambda name, index: 0, speculation, block_size=1, max_model_len=max_model_len)
+    engine.add("r0", [1, 2, 3, 4, 5, 6, 7], 4)
+    engine.iterate()
+    engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 4)
+    assert shape(engine.iterate())["r1"] == num_tokens
+
+
 def test_a_stop_token_among_accepted_drafts_ends_the_request_there():
     speculation = Speculation(method="ngram", num_speculative_tokens=4)
     engine = Speculating(50, lambda name, index: 4, speculation)
