@@ -32,6 +32,12 @@ def _check_spec(spec: CacheGroupSpec, config: EngineConfig) -> None:
     if KINDS[spec.kind].has_window:
         if spec.window_tokens is None or spec.window_tokens < 1:
             raise ValueError(f"cache_groups: expected a {spec.kind} of at least 1 token, got {spec.window_tokens}")
+        is_local = spec.kind == "chunked_local_attention"
+        if is_local and not config.vllm_strict and spec.window_tokens % spec.block_size:
+            raise ValueError(
+                f"cache_groups: expected chunks of whole blocks ({spec.block_size} tokens), got {spec.window_tokens}: "
+                "vLLM would count tokens as hit that no block holds"
+            )
     elif spec.window_tokens is not None:
         raise ValueError(f"cache_groups: expected no window of {spec.kind}, got {spec.window_tokens}")
     if spec.kind == "mamba" and config.speculation:

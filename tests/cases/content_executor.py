@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.block_pool import NULL_BLOCK
+from engine.cache_group_spec import CacheGroupSpec
 from engine.config import EngineConfig
 from engine.executor import Step
 from engine.request import Request
+
+STATE = -1
+"""The slot of a block that holds a state, which is all that such a block holds."""
 
 NUM_TOKENS = 5
 """Size of the vocabulary."""
@@ -100,19 +104,48 @@ class ContentExecutor:
 
     def _write(self, step: Step) -> None:
         for request, start, end in _spans(step):
-            for index, (spec, table) in enumerate(zip(self._specs, self._tables[request], strict=True)):
+            for index, spec, table in self._groups(request):
+                if spec.kind == "mamba":
+                    continue
                 for position in range(start, end):
                     block, slot = table[position // spec.block_size], position % spec.block_size
                     assert block != NULL_BLOCK
-                    self._device.setdefault(block, {})[slot] = self._value(request, index, position)
+                    content = self._device.setdefault(block, {})
+                    content.pop(STATE, None)
+                    content[slot] = self._value(request, index, position)
+        self._move_states(step)
+
+    def _move_states(self, step: Step) -> None:
+        """Go on from the states of the tokens before the step to those of its last tokens."""
+        moves = [
+            (request, start, end, index, spec.block_size, table)
+            for request, start, end in _spans(step)
+            for index, spec, table in self._groups(request)
+            if spec.kind == "mamba"
+        ]
+        for request, start, _, index, block_size, table in moves:
+            if start:
+                block = table[(start - 1) // block_size]
+                if self._device.get(block, {}).get(STATE) != self._value(request, index, start - 1):
+                    raise ContentError(f"step {step.index}: {request} goes on from {block}, not its state")
+        for request, _, end, index, block_size, table in moves:
+            block = table[(end - 1) // block_size]
+            assert block != NULL_BLOCK
+            self._device[block] = {STATE: self._value(request, index, end - 1)}
 
     def _read(self, step: Step) -> None:
         for request, start, end in _spans(step):
-            for index, (spec, table) in enumerate(zip(self._specs, self._tables[request], strict=True)):
+            for index, spec, table in self._groups(request):
+                if spec.kind == "mamba":
+                    continue
                 for position in range(_first_visible(spec, start), end):
                     block, slot = table[position // spec.block_size], position % spec.block_size
                     if self._device.get(block, {}).get(slot) != self._value(request, index, position):
                         raise ContentError(f"step {step.index}: {request} reads {block}[{slot}] for token {position}")
+
+    def _groups(self, request: Request) -> Iterator[tuple[int, CacheGroupSpec, list[int]]]:
+        for index, (spec, table) in enumerate(zip(self._specs, self._tables[request], strict=True)):
+            yield index, spec, table
 
     def _value(self, request: Request, group_index: int, position: int) -> object:
         return self._weights, group_index, self._prefixes[request].values[position + 1]

@@ -6,7 +6,7 @@ on purpose and must be noticed.
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -40,6 +40,8 @@ GROUPS = {
     "hybrid": (CacheGroupSpec("full_attention", 4), CacheGroupSpec("sliding_window", 4, 6)),
     "two sizes": (CacheGroupSpec("full_attention", 2), CacheGroupSpec("sliding_window", 4, 7)),
     "chunks": (CacheGroupSpec("full_attention", 4), CacheGroupSpec("chunked_local_attention", 4, 8)),
+    "full and states": (CacheGroupSpec("full_attention", 4), CacheGroupSpec("mamba", 4), CacheGroupSpec("mamba", 4)),
+    "all": (CacheGroupSpec("mamba", 4), CacheGroupSpec("sliding_window", 4, 6), CacheGroupSpec("full_attention", 4)),
 }
 
 
@@ -62,8 +64,11 @@ class Interruption:
     forced: bool
 
 
-def crowd(seed, groups, *, interrupted=True):
-    """Configuration and workload number ``seed``: requests with shared prefixes that nearly all fit, alone."""
+def crowd(seed, groups, *, interrupted=True, caches=False):
+    """Configuration and workload number ``seed``: requests with shared prefixes that nearly all fit, alone.
+
+    ``caches`` turns prefix caching on in all of them.
+    """
     rng = random.Random(seed)
     block_size = min(spec.block_size for spec in groups)
     usable = rng.randint(8, 16) * len(groups)
@@ -76,12 +81,16 @@ def crowd(seed, groups, *, interrupted=True):
         "scheduling_policy": rng.choice(("fcfs", "priority")),
         "max_num_batched_tokens": batched,
         "max_num_seqs": min(batched, rng.choice((3, 8))),
-        "enable_prefix_caching": rng.random() < 0.85,
+        "enable_prefix_caching": rng.random() < 0.85 or caches,
         "scheduler_reserve_full_isl": rng.random() < 0.6,
         "watermark": rng.choice((0.0, 0.0, 0.1)),
         "max_model_len": 100,
         "prefix_cache_retention_interval": rng.choice((0, None)) if len(groups) > 1 else 0,
     }
+    if not config["enable_prefix_caching"]:
+        config["cache_groups"] = tuple(
+            replace(spec, block_size=config["max_model_len"]) if spec.kind == "mamba" else spec for spec in groups
+        )
     documents = [[rng.randrange(NUM_TOKENS) for _ in range(room)] for _ in range(3)]
     events = []
     for _ in range(rng.randint(6, 20)):
@@ -194,9 +203,7 @@ class Run:
 def test_every_request_reads_its_own_prefix(memory, groups):
     seen = Counter()
     for seed in range(60):
-        config, events = crowd(seed, GROUPS[groups])
-        if "offload" in memory or memory == "both":
-            config["enable_prefix_caching"] = True
+        config, events = crowd(seed, GROUPS[groups], caches="offload" in memory or memory == "both")
         run = Run(config | MEMORIES[memory], events)
         run.check_outputs()
         if memory == "swap" and not run.was_reset:
@@ -219,8 +226,7 @@ def test_every_request_reads_its_own_prefix(memory, groups):
 def notices(memory, groups="full", **executor):
     """Whether a broken engine or executor reads what it must not, in some of the crowds."""
     for seed in range(200):
-        config, events = crowd(seed, GROUPS[groups])
-        config["enable_prefix_caching"] = True
+        config, events = crowd(seed, GROUPS[groups], caches=True)
         try:
             Run(config | MEMORIES[memory], events, **executor)
         except ContentError:
@@ -292,3 +298,8 @@ def test_stored_phantoms_are_noticed(monkeypatch):
 def test_contents_kept_over_a_change_of_weights_are_noticed(monkeypatch):
     monkeypatch.setattr(SwapSpace, "clear", lambda _: None)  # the device's cache is reset all the same
     assert notices("swap")
+
+
+def test_a_hit_on_a_state_that_is_not_written_yet_is_noticed(monkeypatch):
+    monkeypatch.setattr(KVCacheManager, "_must_wait", lambda *_: False)
+    assert notices("recompute", "full and states")

@@ -133,6 +133,11 @@ def test_a_window_group_holds_no_more_than_its_window(window):
             {},
             "cache_groups: expected chunked local attention in blocks of 8 tokens",
         ),
+        (
+            (CacheGroupSpec("chunked_local_attention", 4, 6),),
+            {},
+            r"cache_groups: expected chunks of whole blocks \(4 tokens\), got 6",
+        ),
         ((FULL,), {"prefix_match_unit": 2}, "prefix_match_unit: with one cache group expected its block size 4, got 2"),
         ((FULL, WINDOW), {"prefix_match_unit": 0}, "prefix_match_unit: expected at least 1, got 0"),
         ((FULL, WINDOW), {"prefix_match_unit": 3}, "prefix_match_unit: expected a divisor of .* 4, got 3"),
