@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from engine.config import VLLM_VERSION
 from experiments.infinite_cache import InfiniteCache
-from experiments.multiset import Multiset
+from experiments.session_facts import SessionFacts, summary_of
 from workloads.request_record import RequestRecord
 from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
@@ -19,20 +19,20 @@ from workloads.workload import Workload
 _KNOWN_BY = ("tokens", "hash_ids", "hash_ids_with_outputs", "length")
 
 
-def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]:
+def inspect_workload(workload: Workload, block_size: int = 16, max_model_len: int | None = None) -> dict[str, Any]:
     """Everything ``kvtwin trace inspect`` tells about ``workload``, as a dict for JSON. Reads it once more.
 
     ``sharing`` is None when no prompt is known by more than its length. Its ``hit_tokens`` follow vLLM's
     rule: the leading blocks that were seen, at most ``(prompt - 1) // block_size``, so that a token is left
-    to compute.
+    to compute. ``num_over_length`` counts prompts that a server of ``max_model_len`` refuses; None if none is given.
     """
     if block_size < 1:
         raise ValueError(f"block size: expected at least 1 token, got {block_size}")
     cache = InfiniteCache(block_size)
     inputs, outputs, known_by = Counter[int](), Counter[int](), Counter[str]()
     full_blocks = hit_blocks = queried_tokens = hit_tokens = prompts_with_hit = 0
-    sessions, loras, salts = set[str](), set[str](), set[str]()
-    later_turns = with_priority = with_images = 0
+    sessions, loras, salts = SessionFacts(), set[str](), set[str]()
+    with_priority = with_images = 0
     gaps, instants = _Gaps(), _Instants()
     progress = tqdm(workload, desc="reading", unit=" requests", delay=2, leave=False, file=sys.stderr)
     for record in progress:
@@ -40,13 +40,11 @@ def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]
         outputs[record.output_tokens] += 1
         gaps.add(record.arrival_ns)
         instants.add(record.arrival_ns)
-        if record.session is not None:
-            sessions.add(record.session)
+        sessions.add(record)
         if record.lora_name is not None:
             loras.add(record.lora_name)
         if record.cache_salt:
             salts.add(record.cache_salt)
-        later_turns += record.think_time_ns is not None
         with_priority += record.priority != 0
         with_images += bool(record.images)
         known_by[_known_by(record)] += 1
@@ -71,12 +69,13 @@ def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]
         "interarrival_cv": gaps.coefficient_of_variation(),
         "num_distinct_arrivals": instants.number,
         "most_at_one_instant": instants.most,
-        "input_tokens": _summarise(inputs),
-        "output_tokens": _summarise(outputs),
+        "input_tokens": summary_of(inputs),
+        "output_tokens": summary_of(outputs),
         "num_zero_outputs": outputs[0],
         "prompts_known_by": {name: known_by[name] for name in _KNOWN_BY},
-        "num_sessions": len(sessions),
-        "num_later_turns": later_turns,
+        "num_over_length": None if max_model_len is None else _num_over(inputs, max_model_len),
+        **sessions.facts(),
+        "sessions_have_starts": workload.reader.has_session_starts,
         "num_loras": len(loras),
         "num_cache_salts": len(salts),
         "num_with_priority": with_priority,
@@ -98,10 +97,9 @@ def inspect_workload(workload: Workload, block_size: int = 16) -> dict[str, Any]
     }
 
 
-def _summarise(counts: Counter[int]) -> dict[str, float]:
-    numbers = Multiset(counts)
-    percentiles = {f"p{percent}": numbers.percentile(percent) for percent in (50, 90, 99)}
-    return {"total": numbers.total(), "mean": numbers.mean()} | percentiles | {"max": numbers.largest()}
+def _num_over(lengths: Counter[int], max_model_len: int) -> int:
+    """How many prompts vLLM's front end refuses because no token of output would fit (spec section 14)."""
+    return sum(count for length, count in lengths.items() if length >= max_model_len)
 
 
 class _Gaps:

@@ -14,7 +14,7 @@ from experiments.trace_options import add_trace_arguments, open_trace
 EPILOGUE = """\
 examples:
   kvtwin trace inspect conversation_trace.jsonl.gz --block-size 512
-  kvtwin trace inspect qwen.jsonl --timed-trace-chunk-hash-size 16 --timed-trace-sec-multiplier 1
+  kvtwin trace inspect agents.jsonl.xz --max-model-len 131072
 """
 
 
@@ -26,13 +26,16 @@ def as_text(facts: dict[str, Any]) -> str:
         lines.append(f"{label:<24}{value}")
 
     row("requests", f"{facts['num_requests']:,}, {facts['num_unsorted']:,} out of order")
-    rate, cv = facts["requests_per_s"], facts["interarrival_cv"]
-    row("span", f"{facts['span_s']:,.1f} s" + (f", {rate:,.2f} requests/s" if rate is not None else ""))
-    row("interarrival CV", "none: all arrive together" if cv is None else f"{cv:.2f}")
-    row(
-        "distinct arrival times",
-        f"{facts['num_distinct_arrivals']:,}, up to {facts['most_at_one_instant']:,} at one",
-    )
+    if facts["sessions_have_starts"]:
+        rate, cv = facts["requests_per_s"], facts["interarrival_cv"]
+        row("span", f"{facts['span_s']:,.1f} s" + (f", {rate:,.2f} requests/s" if rate is not None else ""))
+        row("interarrival CV", "none: all arrive together" if cv is None else f"{cv:.2f}")
+        row(
+            "distinct arrival times",
+            f"{facts['num_distinct_arrivals']:,}, up to {facts['most_at_one_instant']:,} at one",
+        )
+    else:
+        row("starts of sessions", "none: kvtwin replay needs --session-rate, or another way to start them")
     known = facts["prompts_known_by"]
     row(
         "prompts known by",
@@ -41,20 +44,28 @@ def as_text(facts: dict[str, Any]) -> str:
     )
     for label, key in (
         ("sessions", "num_sessions"),
+        ("of them sub-agents", "num_sub_agents"),
         ("later turns", "num_later_turns"),
         ("LoRA adapters", "num_loras"),
         ("cache salts", "num_cache_salts"),
         ("requests with priority", "num_with_priority"),
         ("requests with images", "num_with_images"),
         ("zero outputs", "num_zero_outputs"),
+        ("prompts too long", "num_over_length"),
     ):
         if facts[key]:
             row(label, f"{facts[key]:,}")
-    lines += ["", f"{'tokens':<24}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}{'max':>9}{'total':>16}"]
-    for label in ("input", "output"):
-        of = facts[f"{label}_tokens"]
-        cells = "".join(f"{of[name]:>9,.0f}" for name in ("mean", "p50", "p90", "p99", "max"))
-        lines.append(f"{label:<24}{cells}{of['total']:>16,}")
+    lines += ["", f"{'':<24}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}{'max':>9}{'total':>16}"]
+    for label, key in (
+        ("input tokens", "input_tokens"),
+        ("output tokens", "output_tokens"),
+        ("turns per session", "turns_per_session"),
+        ("pauses (s)", "pauses_s"),
+    ):
+        if (of := facts[key]) is not None:
+            digits = ".1f" if key == "pauses_s" else ".0f"
+            cells = "".join(f"{of[name]:>9,{digits}}" for name in ("mean", "p50", "p90", "p99", "max"))
+            lines.append(f"{label:<24}{cells}{of['total']:>16,.0f}")
     sharing = facts["sharing"]
     if sharing is not None:
         lines += ["", f"prefix sharing, infinite cache, blocks of {sharing['block_size']} tokens"]
@@ -73,11 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``kvtwin trace inspect``."""
     add_trace_arguments(parser)
     parser.add_argument("--block-size", type=Whole(), default=16, metavar="TOKENS", help="tokens per cache block")
+    parser.add_argument(
+        "--max-model-len", type=Whole(), metavar="TOKENS", help="count the prompts that are too long for this limit"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what is in ``args.trace``."""
-    facts = inspect_workload(open_trace(args), args.block_size)
+    facts = inspect_workload(open_trace(args), args.block_size, args.max_model_len)
     print(json.dumps(facts, indent=2, allow_nan=False) if args.json else as_text(facts))
     return 0
