@@ -26,10 +26,16 @@ OVERLOAD_SHARE = 0.05
 OVERLOAD_GROWTH = 1.5
 """How many times as many as when half of the time had passed."""
 
+BUSY_SHARE = 0.9
+"""Share of the time that the device must be busy to say that sessions wait for it."""
+
+WAITING_SHARE = 0.5
+"""Share of the time until their answers that turns must wait to be started, to say that the server slows them down."""
+
 
 def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, load: Load) -> list[str]:
     """All that there is to say about a run, one sentence each."""
-    found = [hits_verdict(summary, config, load), overload_verdict(recorder, load)]
+    found = [hits_verdict(summary, config, load), sessions_verdict(recorder, load) or overload_verdict(recorder, load)]
     if recorder.unfinished:
         found.append(
             f"no progress: {summary['unfinished']} requests were left when nothing could move any more, first "
@@ -141,6 +147,37 @@ def overload_verdict(recorder: Recorder, load: Load) -> str | None:
         f"tokens/s can be sustained (prompt, cached or not, and output); when the last request arrived, {at_last:,} "
         f"were at the server, {waiting:,} of them not started; {flag} "
         f"{_round_down(0.95 * rate * span_ns / busy_ns)} would about fit"
+    )
+
+
+def sessions_verdict(recorder: Recorder, load: Load) -> str | None:
+    """What to do when a server slows sessions down; None if it does not, or there are none.
+
+    Turns wait for the answers before them, so requests never pile up as in `overload_verdict`: sessions take longer.
+    """
+    columns = recorder.requests
+    is_turn = np.array([session is not None for session in columns.session], dtype=bool)
+    is_turn &= as_array(columns.first_scheduled_ns) != NEVER
+    if not is_turn.any():
+        return None
+    arrival, finish = as_array(columns.arrival_ns)[is_turn], as_array(columns.finish_ns)[is_turn]
+    waited = as_array(columns.first_scheduled_ns)[is_turn] - arrival
+    busy_ns = sum(recorder.steps.end_ns) - sum(recorder.steps.start_ns)
+    waiting_share = waited.sum() / max(1, (finish - arrival).sum())
+    if busy_ns < BUSY_SHARE * (finish.max() - arrival.min()) or waiting_share < WAITING_SHARE:
+        return None
+    starts: dict[str | None, int] = {}
+    for session, arrival_ns in zip(columns.session, columns.arrival_ns, strict=True):
+        if session is not None:
+            starts[session] = min(arrival_ns, starts.get(session, arrival_ns))
+    span_ns = max(starts.values()) - min(starts.values())
+    advice = "fewer sessions at a time (--session-rate, --concurrent-sessions) would wait less"
+    if load.session_rate is not None and span_ns and busy_ns > span_ns:
+        advice = f"--session-rate {_round_down(0.95 * len(starts) / busy_ns * SECOND_NS)} would about fit"
+    return (
+        f"overload: the server slows its sessions down. It is busy nearly all of the time, and their turns wait "
+        f"{waited.mean() / SECOND_NS:,.1f} s on average to be started, {waiting_share:.0%} of the time until their "
+        f"answers; {advice}"
     )
 
 

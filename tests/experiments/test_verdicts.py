@@ -105,6 +105,28 @@ def test_the_suggested_rate_ends_the_overload(kvtwin, public_trace, tmp_path, op
     assert json.loads(kvtwin(*common, flag, value).out)["verdicts"] == []
 
 
+def test_sessions_that_a_server_slows_down_are_an_overload(kvtwin, tmp_path):
+    """Requests do not pile up, because each turn waits for the one before; the suggested rate ends it."""
+    trace = tmp_path / "chat.jsonl"
+    lengths = ["--user-tokens", "2000", "--output-tokens", "20", "--system-prompts", "0", "--turns", "4"]
+    assert kvtwin("trace", "generate", trace, "--num-prompts", "400", "--think-time-s", "1", *lengths).code == 0
+    common = ["replay", trace, "--num-gpu-blocks-override", "9000", "--max-num-seqs", "8", "--json"]
+
+    def verdict_of(*options):
+        return json.loads(kvtwin(*common, *options).out)["verdicts"]
+
+    (verdict,) = verdict_of("--session-rate", "30")
+    assert verdict.startswith("overload: the server slows its sessions down. ")
+    flag, value = re.search(r"(--\S+) (\S+) would about fit", verdict).groups()
+    assert flag == "--session-rate"
+    assert 0.5 < float(value) < 30
+    assert verdict_of(flag, value) == []
+    assert verdict_of("--session-rate", "inf")[-1].endswith(
+        "fewer sessions at a time (--session-rate, --concurrent-sessions) would wait less"
+    )
+    assert verdict_of("--concurrent-sessions", "4") == []
+
+
 def test_a_closed_loop_is_never_overloaded(summary_of, mooncake):
     assert summary_of(mooncake(200), "--max-concurrency", "50", "--step-time", "linear")["verdicts"] == []
 
