@@ -23,8 +23,9 @@ EPILOGUE = """\
 Conversations start as a gamma process (Poisson by default). Each takes one of the shared system prompts, and each
 turn's prompt repeats the conversation so far, so a prefix cache can hit it. Every token is known.
 
-example:
+examples:
   kvtwin trace generate chat.jsonl.gz --num-prompts 2000 --conversations-per-s 5 --turns 4 --think-time-s 8
+  kvtwin trace generate agents.jsonl.gz --turns 3 --tool-calls 12 --tool-time-s 5 --think-time-s 60
 """
 
 
@@ -50,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--zipf", type=Number(0, 20), default=1.0, metavar="EXPONENT", help="popularity of system prompts; 0: equal")
     add("--turns", type=Whole(1, 10_000), default=1, metavar="N", help="turns of every conversation")
     add("--think-time-s", type=Number(0, 3600), default=10.0, metavar="S", help="median pause before a later turn")
+    add("--think-time-sigma", type=Number(0, 10), default=0.6, metavar="S", help="spread of all log-normal pauses")
+    add(
+        "--tool-calls", type=Whole(0, 1_000), default=0, metavar="N", help="requests more of every turn, as agents make"
+    )
+    add("--tool-tokens", type=Whole(), default=400, metavar="TOKENS", help="median output of a tool")
+    add("--tool-time-s", type=Number(0, 3600), default=2.0, metavar="S", help="median pause while a tool runs")
     add("--seed", type=Whole(0), default=0, metavar="N", help="of all random numbers: equal seeds, equal files")
 
 
@@ -69,7 +76,10 @@ def run(args: argparse.Namespace) -> int:
         output_tokens=LogNormal(args.output_tokens, args.length_sigma, 1, args.max_tokens),
         system_prompts=_system_prompts(args),
         turns=Constant(args.turns),
-        think_time_ms=_think_time(args.think_time_s),
+        think_time_ms=_pause(args.think_time_s, args.think_time_sigma),
+        tool_calls=Constant(args.tool_calls),
+        tool_tokens=LogNormal(args.tool_tokens, args.length_sigma, 1, args.max_tokens),
+        tool_time_ms=_pause(args.tool_time_s, args.think_time_sigma),
         seed=args.seed,
     )
     try:
@@ -80,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _think_time(median_s: float) -> Distribution:
-    return LogNormal(1000 * median_s, 0.6, 0, 3_600_000) if median_s else Constant(0)
+def _pause(median_s: float, sigma: float) -> Distribution:
+    return LogNormal(1000 * median_s, sigma, 0, 3_600_000) if median_s else Constant(0)
 
 
 def _system_prompts(args: argparse.Namespace) -> SystemPrompts | None:

@@ -15,7 +15,7 @@ from workloads.time_units import MILLISECOND_NS
 
 _ONE, _NONE = Constant(1), Constant(0)
 _STARTS, _SYSTEM_PROMPT, _CONVERSATION = range(3)
-"""Streams of random numbers: one for starts and turn counts, one per system prompt, one per conversation."""
+"""Streams of random numbers: one for starts and numbers of turns, one per system prompt, one per conversation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,11 @@ class SyntheticWorkload:
     """Describes a workload and yields its requests, in order of arrival, as often as it is iterated.
 
     Conversations start as a gamma process (`workloads.arrivals`). Each has a system prompt, if there are
-    any, and ``turns`` turns. The prompt of a turn is the previous turn's prompt, its output and new user tokens, so
-    a prefix cache can hit all but the last of them. A later turn has ``think_time_ns``; its ``arrival_ns``
-    is nominal, as if every answer took no time. The last conversation is cut short at ``num_requests``.
+    any, and ``turns`` turns of a user. With ``tool_calls`` it is an agent's: each turn takes that many requests more,
+    because the model calls a tool, whose output makes the next prompt. The prompt of a request is the one before, its
+    output and new tokens, of the user or of a tool, so a prefix cache can hit all but the last of them. A later request
+    has ``think_time_ns``, the pause of the user or of the tool; its ``arrival_ns`` is nominal, as if every answer took
+    no time. The last conversation is cut short at ``num_requests``.
 
     All random numbers come from ``seed`` through numpy's `default_rng`, with a stream of its own for each
     conversation: equal descriptions yield equal requests.
@@ -51,6 +53,9 @@ class SyntheticWorkload:
     system_prompts: SystemPrompts | None = None
     turns: Distribution = _ONE
     think_time_ms: Distribution = _NONE
+    tool_calls: Distribution = _NONE
+    tool_tokens: Distribution = _ONE
+    tool_time_ms: Distribution = _NONE
     vocabulary_size: int = 32_000
     seed: int = 0
 
@@ -69,9 +74,9 @@ class SyntheticWorkload:
         num_unplanned = self.num_requests
         while num_unplanned or waiting:
             while num_unplanned and (not waiting or next_start_ns <= waiting[0][0]):
-                num_turns = min(num_unplanned, max(1, self.turns.draw(rng)))
-                num_unplanned -= num_turns
-                turns = self._conversation(conversation, next_start_ns, num_turns, system_prompts)
+                is_of_tool = self._requests_of_tools(rng)[:num_unplanned]
+                num_unplanned -= len(is_of_tool)
+                turns = self._conversation(conversation, next_start_ns, is_of_tool, system_prompts)
                 heapq.heappush(waiting, (next_start_ns, conversation, next(turns), turns))
                 next_start_ns, conversation = next(starts_ns), conversation + 1
             _, index, record, turns = heapq.heappop(waiting)
@@ -80,16 +85,24 @@ class SyntheticWorkload:
             if later is not None:
                 heapq.heappush(waiting, (later.arrival_ns, index, later, turns))
 
+    def _requests_of_tools(self, rng: np.random.Generator) -> list[bool]:
+        """Of each request of a conversation, whether a tool's output leads to it; else the user does."""
+        calls = [self.tool_calls.draw(rng) for _ in range(max(1, self.turns.draw(rng)))]
+        return [is_of_tool for number in calls for is_of_tool in (False, *[True] * number)]
+
     def _conversation(
-        self, index: int, start_ns: int, num_turns: int, system_prompts: list[list[int]]
+        self, index: int, start_ns: int, is_of_tool: list[bool], system_prompts: list[list[int]]
     ) -> Iterator[RequestRecord]:
         rng = np.random.default_rng([self.seed, _CONVERSATION, index])
         tokens = system_prompts[self._choose_system_prompt(rng)] if system_prompts else []
         arrival_ns = start_ns
-        for turn in range(num_turns):
-            think_time_ns = self.think_time_ms.draw(rng) * MILLISECOND_NS if turn else None
+        for turn, is_tool in enumerate(is_of_tool):
+            pause_ms, new_tokens = self.think_time_ms, self.user_tokens
+            if is_tool:
+                pause_ms, new_tokens = self.tool_time_ms, self.tool_tokens
+            think_time_ns = pause_ms.draw(rng) * MILLISECOND_NS if turn else None
             arrival_ns += think_time_ns or 0
-            prompt = tokens + self._random_tokens(rng, self.user_tokens.draw(rng))
+            prompt = tokens + self._random_tokens(rng, new_tokens.draw(rng))
             output = self._random_tokens(rng, self.output_tokens.draw(rng))
             tokens = prompt + output
             yield RequestRecord(
@@ -99,7 +112,7 @@ class SyntheticWorkload:
                 output_tokens=len(output),
                 token_ids=prompt,
                 output_token_ids=output,
-                session=f"c{index}" if num_turns > 1 else None,
+                session=f"c{index}" if len(is_of_tool) > 1 else None,
                 think_time_ns=think_time_ns,
                 source=f"synthetic:{index + 1}",
             )

@@ -97,6 +97,26 @@ def test_a_later_turn_repeats_everything_before_it():
     assert len(previous) > 20
 
 
+def test_an_agents_turn_is_several_requests_with_a_tools_pause_and_output_between_them():
+    agents = replace(
+        CHAT,
+        turns=Constant(2),
+        tool_calls=Constant(3),
+        tool_tokens=Constant(50),
+        tool_time_ms=Constant(7),
+        think_time_ms=Constant(900),
+    )
+    sessions = {}
+    for record in agents:
+        sessions.setdefault(record.session, []).append(record)
+    assert [len(requests) for requests in sessions.values()] == [8] * 25
+    for requests in sessions.values():
+        assert [record.think_time_ns for record in requests] == [None, *[7 * 10**6] * 3, 900 * 10**6, *[7 * 10**6] * 3]
+        for before, record, new in zip(requests, requests[1:], [50] * 3 + [3] + [50] * 3, strict=False):
+            assert record.token_ids[:-new] == before.token_ids + before.output_token_ids
+    assert len(list(replace(agents, num_requests=11))) == 11
+
+
 def test_system_prompts_are_shared_by_popularity():
     prompts = SystemPrompts(number=3, length_tokens=Constant(8), zipf_exponent=1.0)
     workload = replace(PLAIN, num_requests=3_000, system_prompts=prompts)
