@@ -164,8 +164,9 @@ class KVCacheManager:
         """Make the full blocks among the first ``num_tokens`` tokens hit-able, as far as they have keys."""
         if not self._config.enable_prefix_caching:
             return
-        num_aligned_tokens = num_tokens - num_tokens % self._alignment_tokens
-        num_keyed_tokens = min(num_aligned_tokens, request.num_tokens - self._keys.lookahead_tokens)
+        num_keyed_tokens = num_tokens - num_tokens % self._alignment_tokens
+        if self._keys.lookahead_tokens:
+            num_keyed_tokens = min(num_keyed_tokens, request.num_tokens - self._keys.lookahead_tokens)
         for index, group in enumerate(self.groups):
             start, end = request.num_registered_blocks[index], num_keyed_tokens // group.block_size
             if group.num_dropped_blocks and 0 < end < num_tokens // group.block_size:

@@ -135,12 +135,12 @@ class Scheduler:
         return step
 
     def _schedule_running(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
-        budget = self.config.token_budget
+        budget, drafts = self.config.token_budget, self._drafts
         index = 0
         while index < len(self.running):
             budget_left = budget - step.total_tokens
-            if self._drafts:
-                budget_left = self._drafts.limit(budget_left, step)
+            if drafts is not None:
+                budget_left = drafts.limit(budget_left, step)
             if budget_left <= 0:
                 break
             request = self.running[index]
@@ -313,7 +313,7 @@ class Scheduler:
         step.num_tokens.append(num_new_tokens)
         step.num_computed_tokens.append(request.num_computed_tokens)
         step.total_tokens += num_new_tokens
-        if self._drafts:
+        if self._drafts is not None:
             self._drafts.claim(step, request, num_new_tokens)
 
     def _advance(self, step: Step) -> None:
@@ -365,7 +365,8 @@ class Scheduler:
         ``num_drafts`` says how many drafts were made behind each request's output, as in
         :class:`engine.executor.StepResult`.
         """
-        is_async = self.config.async_scheduling
+        is_async, drafts = self.config.async_scheduling, self._drafts
+        registers = is_async or drafts is not None
         num_ended = 0
         for request, num_tokens, token_ids in zip(step.requests, step.num_tokens, tokens, strict=True):
             request.num_tokens_in_flight -= num_tokens
@@ -378,18 +379,18 @@ class Scheduler:
             was_running = request.status is RequestStatus.RUNNING
             if was_running and is_async:
                 request.num_placeholders -= 1
-            if self._drafts:
-                self._drafts.settle(step, request, len(token_ids))
+            if drafts is not None:
+                drafts.settle(step, request, len(token_ids))
             reason = self._append_tokens(request, token_ids)
-            if was_running and (is_async or self._drafts):
+            if was_running and registers:
                 self.kv_cache.register(request, request.num_tokens - 1)
             if reason:
                 if not was_running:
                     self.waiting.remove(request)
                 self._finish(request, reason)
                 num_ended += was_running
-        if self._drafts and num_drafts:
-            self._drafts.receive(step, num_drafts)
+        if drafts is not None and num_drafts:
+            drafts.receive(step, num_drafts)
         if num_ended:
             self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
 
