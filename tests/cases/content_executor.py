@@ -7,7 +7,9 @@ depend on what happened in between.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from engine.block_pool import NULL_BLOCK
 from engine.cache_group_spec import CacheGroupSpec
@@ -47,6 +49,19 @@ class Prefix:
         self.values.append(hash((self.values[-1], token)))
 
 
+class _Span(NamedTuple):
+    """The positions that a request computes in a step."""
+
+    request: Request
+    start: int
+    end: int
+    """Behind the last token that is right."""
+    stop: int
+    """Behind the last draft that turns out to be wrong."""
+    accepted: list[int]
+    """Drafts that are right."""
+
+
 class ContentExecutor:
     """Runs steps when they are submitted, in the order that :class:`~engine.executor.Step` asks for.
 
@@ -64,6 +79,10 @@ class ContentExecutor:
         self._prefixes: dict[Request, Prefix] = {}
         self._tables: dict[Request, list[list[int]]] = {}
         self._weights = 0
+        self._spans: list[_Span] = []
+        self._rejected: dict[int, dict[Request, int]] = {}
+        """Of each step whose output was not processed yet, its rejected drafts."""
+        self._rng = random.Random(0)
 
     def expect(self, request: Request, root: int) -> None:
         """Tell what the prefix of ``request`` starts from: requests with different salts share nothing."""
@@ -77,18 +96,38 @@ class ContentExecutor:
         """Run ``step``; its output tokens. ContentError: a request would read what is not its prefix."""
         for admission in step.admitted:
             request = admission.request
+            for past in self._rejected.values():
+                past.pop(request, None)
             known_tokens = request.content.token_ids(0, request.num_tokens)
             self._prefixes[request] = Prefix(self._roots[request], known_tokens)
             self._tables[request] = [list(table) for table in admission.block_tables]
         for request, new_blocks in step.new_blocks:
             for table, blocks in zip(self._tables[request], new_blocks, strict=True):
                 table += blocks
+        self._spans = [self._span(step, index) for index in range(len(step.requests))]
         for phase in self._order:
             getattr(self, f"_{phase}")(step)
+        self._rejected[step.index] = {span.request: span.stop - span.end for span in self._spans}
         return [
-            [self._prefixes[request].sample()] if samples else []
-            for request, samples in zip(step.requests, step.samples, strict=True)
+            [*span.accepted, self._prefixes[span.request].sample()] if samples else []
+            for span, samples in zip(self._spans, step.samples, strict=True)
         ]
+
+    def settle(self, step: Step) -> None:
+        """The scheduler knows now which drafts of ``step`` were rejected, and has taken them back."""
+        del self._rejected[step.index]
+
+    def _span(self, step: Step, index: int) -> _Span:
+        """What request number ``index`` of ``step`` computes: less far on than scheduled, if drafts were rejected."""
+        request, num_drafts = step.requests[index], step.num_drafts.get(step.requests[index], 0)
+        start = step.num_computed_tokens[index] - sum(past.get(request, 0) for past in self._rejected.values())
+        stop = start + step.num_tokens[index]
+        is_padded = any(admission.request is request for admission in step.admitted)
+        prefix = self._prefixes[request]
+        if step.samples[index]:
+            assert stop - num_drafts == len(prefix.tokens)
+        accepted = [] if is_padded else [prefix.sample() for _ in range(self._rng.randint(0, num_drafts))]
+        return _Span(request, start, stop - num_drafts + len(accepted), stop, accepted)
 
     def _save(self, step: Step) -> None:
         for copy in step.saves:
@@ -103,23 +142,23 @@ class ContentExecutor:
             self._device[copy.destination] = dict(self._device.get(copy.source, {}))
 
     def _write(self, step: Step) -> None:
-        for request, start, end in _spans(step):
+        for request, start, end, stop, _ in self._spans:
             for index, spec, table in self._groups(request):
                 if spec.kind == "mamba":
                     continue
-                for position in range(start, end):
+                for position in range(start, stop):
                     block, slot = table[position // spec.block_size], position % spec.block_size
                     assert block != NULL_BLOCK
                     content = self._device.setdefault(block, {})
                     content.pop(STATE, None)
-                    content[slot] = self._value(request, index, position)
+                    content[slot] = self._value(request, index, position) if position < end else "rejected"
         self._move_states(step)
 
     def _move_states(self, step: Step) -> None:
         """Go on from the states of the tokens before the step to those of its last tokens."""
         moves = [
             (request, start, end, index, spec.block_size, table)
-            for request, start, end in _spans(step)
+            for request, start, end, _, _ in self._spans
             for index, spec, table in self._groups(request)
             if spec.kind == "mamba"
         ]
@@ -134,7 +173,7 @@ class ContentExecutor:
             self._device[block] = {STATE: self._value(request, index, end - 1)}
 
     def _read(self, step: Step) -> None:
-        for request, start, end in _spans(step):
+        for request, start, end, _, _ in self._spans:
             for index, spec, table in self._groups(request):
                 if spec.kind == "mamba":
                     continue
@@ -149,11 +188,6 @@ class ContentExecutor:
 
     def _value(self, request: Request, group_index: int, position: int) -> object:
         return self._weights, group_index, self._prefixes[request].values[position + 1]
-
-
-def _spans(step: Step) -> Iterator[tuple[Request, int, int]]:
-    for request, start, num_tokens in zip(step.requests, step.num_computed_tokens, step.num_tokens, strict=True):
-        yield request, start, start + num_tokens
 
 
 def _first_visible(spec, position: int) -> int:

@@ -19,6 +19,7 @@ from engine.invariants import InvariantChecker
 from engine.kv_cache_manager import KVCacheManager
 from engine.request import FinishReason, Request
 from engine.scheduler import Scheduler
+from engine.speculation import Speculation
 from engine.swap_space import SwapSpace
 from tests.cases.content_executor import NUM_TOKENS, ContentError, ContentExecutor, Prefix
 
@@ -121,6 +122,7 @@ class Run:
         self.executor = ContentExecutor(engine_config, **executor)
         self.arrivals: dict[Request, Arrival] = {}
         self.steps = []
+        self._num_drafts = engine_config.speculation.num_speculative_tokens if engine_config.speculation else 0
         self.was_reset = False
         self._core = EngineCore(self.scheduler)
         self._outputs = []
@@ -164,7 +166,9 @@ class Run:
             self.steps.append(step)
             self._outputs.append(self.executor.submit(step))
         if self._core.must_collect():
-            self._core.process(self._outputs.pop(0))
+            step = self._core.in_flight[0]
+            self.executor.settle(step)
+            self._core.process(self._outputs.pop(0), [self._num_drafts] * len(step.requests))
         checker.check()
 
     def check_outputs(self):
@@ -218,6 +222,25 @@ def test_every_request_reads_its_own_prefix(memory, groups):
         "both": ["swapped in", "external hits"],
     }[memory]
     assert all(seen[event] for event in ["preempted", "evicted", *wanted]), seen
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_rejected_drafts_are_never_read(memory, method):
+    """Speculative decoding: some drafts are wrong, also those of requests that were preempted meanwhile."""
+    seen = Counter()
+    for seed in range(60):
+        config, events = crowd(seed, GROUPS["full"])
+        config |= {
+            "enable_prefix_caching": True,
+            "speculation": Speculation(method=method, num_speculative_tokens=1 + seed % 3),
+        }
+        run = Run(config | MEMORIES[memory], events)
+        run.check_outputs()
+        if memory == "swap" and not run.was_reset:
+            assert run.scheduler.statistics.num_recomputed_tokens == 0
+        seen += run.events
+    assert seen["preempted"], seen
 
 
 # ---------------------------------------------------------------- negative controls
