@@ -23,9 +23,16 @@ _WITHOUT_PAGES = {
     "cache_groups": (),
     "enable_prefix_caching": False,
     "preemption_mode": "recompute",
+    "parallel_sampling": "prefix",
     "speculation": None,
 }
 """The only values that these settings can have with a contiguous allocator."""
+
+PARALLEL_SAMPLING = ("prefix", "fork")
+"""How samples of one prompt share blocks: by hits, as in vLLM, or by forks (docs/parallel-samples.md)."""
+
+_FORKABLE_KINDS = ("full_attention", "sliding_window", "chunked_local_attention")
+"""Kinds of cache groups in which a token's keys and values stay as they are while later ones are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,7 @@ class EngineConfig:
     scheduler_reserve_full_isl: bool = True
     prefill_schedule_interval: int = 1
     async_scheduling: bool = True
+    parallel_sampling: str = "prefix"
     max_loras: int = 0
     """Adapters that may run at once; 0 refuses requests with an adapter."""
     preemption_mode: str = "recompute"
@@ -103,6 +111,13 @@ class EngineConfig:
             for name, only in _WITHOUT_PAGES.items():
                 if getattr(self, name) != only:
                     raise ValueError(f"{name}: {self.allocator} takes only {only}, got {getattr(self, name)}")
+        _one_of("parallel_sampling", self.parallel_sampling, PARALLEL_SAMPLING)
+        if self.parallel_sampling == "fork":
+            if self.speculation:
+                raise ValueError("parallel_sampling: expected prefix with speculative decoding, got fork")
+            for spec in self.cache_groups:
+                if spec.kind not in _FORKABLE_KINDS:
+                    raise ValueError(f"parallel_sampling: expected prefix with cache groups of {spec.kind}, got fork")
         check_cache_groups(self)
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark: expected 0 <= watermark < 1, got {self.watermark}")

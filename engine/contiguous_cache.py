@@ -23,7 +23,7 @@ class ContiguousCache:
     disjoint; free and reserved slots together are the pool.
     """
 
-    swap = offload = None
+    swap = offload = forks = None
     host_memory = ()
 
     def __init__(self, config: EngineConfig) -> None:

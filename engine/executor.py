@@ -26,6 +26,12 @@ class Admission:
     """Whether it continues with what it had computed before: its hit is no lookup then."""
     num_external_tokens: int = 0
     """Of the hit tokens, those that only the offload tier had."""
+    is_fork: bool = False
+    """Whether it shares the blocks of its parent, which hold its whole prompt (:mod:`engine.forking`).
+
+    Its one token, the prompt's last, is computed for the output alone: its keys and values are there already and must
+    not be written (slot -1).
+    """
 
 
 class BlockCopy(NamedTuple):
@@ -41,6 +47,15 @@ class HostCopy(NamedTuple):
 
     device_block: int
     host_block: int
+
+
+class ReplacedBlock(NamedTuple):
+    """An entry of a table that names another block from now on."""
+
+    request: Request
+    group_index: int
+    position: int
+    block: int
 
 
 @dataclass(slots=True)
@@ -73,6 +88,8 @@ class Step:
     """Host blocks to copy to the device."""
     copies: list[BlockCopy] = field(default_factory=list)
     """Blocks to copy before the step writes anything, in order."""
+    replaced_blocks: list[ReplacedBlock] = field(default_factory=list)
+    """Entries of tables of requests that ran before: a fork that writes gets a copy of the block it shared."""
     preempted: list[Request] = field(default_factory=list)
     """Requests preempted since the last step: by resets of the prefix cache first, then while this one was decided."""
     finished: list[Request] = field(default_factory=list)

@@ -9,7 +9,7 @@ from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from engine.contiguous_cache import ContiguousCache
 from engine.executor import Step
 from engine.kv_cache_manager import KVCacheManager
-from engine.request import RequestStatus
+from engine.request import Request, RequestStatus
 from engine.scheduler import Scheduler
 
 
@@ -27,6 +27,18 @@ def _drafts_and_tokens(step: Step) -> list[tuple[int, int]]:
     return [(number, num_tokens[request]) for request, number in step.num_drafts.items()]
 
 
+def _may_be_registered_by_another(cache: KVCacheManager, request: Request, group_index: int, position: int) -> bool:
+    """Whether a fork shares this block and has not counted it as registered, though it has a key."""
+    if not cache.forks.any_yet:
+        return False
+    num_shared_tokens = cache.forks.unwritten.get(request)
+    if num_shared_tokens is not None and position == num_shared_tokens // cache.groups[group_index].block_size:
+        return True
+    keys = cache.pool_keys(request, 0, None, group_index)
+    block = request.block_tables[group_index][position]
+    return position < len(keys) and cache.pool.keys[block] == keys[position]
+
+
 class InvariantChecker:
     """Checks a scheduler, its requests, its block pool and its steps. Costs time in proportion to the pool."""
 
@@ -40,6 +52,7 @@ class InvariantChecker:
         if isinstance(cache, KVCacheManager):
             self._check_requests(cache)
             self._check_pins(cache.pool)
+            self._check_forks(cache)
             self._check_references(cache.pool)
             self._check_free_queue(cache.pool)
             self._check_cache_map(cache)
@@ -61,6 +74,8 @@ class InvariantChecker:
         )
         _require(sum(step.num_tokens) == step.total_tokens, "the total of a step is wrong")
         _require(step.total_tokens <= self._scheduler.config.token_budget, "a step is above the token budget")
+        if isinstance(self._scheduler.kv_cache, KVCacheManager):
+            self._check_writes(step, self._scheduler.kv_cache)
 
     def _check_queues(self) -> None:
         scheduler = self._scheduler
@@ -93,12 +108,66 @@ class InvariantChecker:
                 for key, known in zip(actual, expected, strict=False):
                     may_lack_key = group.forgets and key == NO_KEY
                     _require(key == known or may_lack_key, f"{request} has a block under a wrong key")
-                _require(all(key == NO_KEY for key in actual[registered:]), f"{request} has a key too early")
+                early = [position for position in range(registered, len(table)) if actual[position] != NO_KEY]
+                _require(
+                    all(_may_be_registered_by_another(cache, request, index, position) for position in early),
+                    f"{request} has a key too early",
+                )
                 held = [block for block in table if block != NULL_BLOCK]
                 _require(len(set(held)) == len(held), f"{request} has a block twice")
                 needed = table[group.num_dead_blocks(request.num_computed_tokens) :]
                 may_lack_block = group.kind == "chunked_local_attention" and self._scheduler.config.vllm_strict
                 _require(NULL_BLOCK not in needed or may_lack_block, f"{request} lacks a block")
+
+    def _check_forks(self, cache: KVCacheManager) -> None:
+        forks = cache.forks
+        if not forks.any_yet:
+            return
+        for request, num_tokens in forks.unwritten.items():
+            _require(bool(request.block_tables), f"{request} shares blocks and holds none")
+            _require(request.num_computed_tokens == num_tokens, f"{request} shares a block that it has written")
+        for request in self._scheduler.running:
+            if forks.blocks_to_copy(request):
+                _require(bool(forks.unwritten), f"{request} is about to write a block that is not its own")
+                _require(
+                    request.num_slots <= request.num_computed_tokens,
+                    f"{request} has slots in a block that is not its own",
+                )
+
+    def _check_writes(self, step: Step, cache: KVCacheManager) -> None:
+        """A block with several holders is not written, but for what the others took over in this very step.
+
+        That is a hit on blocks that the step fills, or a fork of the writer: what it writes belongs to the prompt of
+        both, or comes behind it, where the fork will see nothing before it copies the block.
+        """
+        hit_tokens = {one.request: one.num_hit_tokens for one in step.admitted if not one.is_fork}
+        forks = {one.request for one in step.admitted if one.is_fork}
+        for request, start, num_tokens in zip(step.requests, step.num_computed_tokens, step.num_tokens, strict=True):
+            if request in forks:
+                continue
+            end = start + num_tokens
+            for index, group in enumerate(cache.groups):
+                if group.hits_wait_a_step:  # states, not tokens
+                    continue
+                size, table = group.block_size, request.block_tables[index]
+                for position in range(start // size, -(-end // size)):
+                    block = table[position]
+                    _require(
+                        position < request.num_registered_blocks[index] or cache.pool.keys[block] == NO_KEY,
+                        f"{request} writes block {block}, which the cache has under a key",
+                    )
+                    if cache.pool.ref_counts[block] == 1:
+                        continue
+                    last_written = min(end, (position + 1) * size) - 1
+                    for other in self._scheduler.running:
+                        if other is not request and block in other.block_tables[index]:
+                            is_taken_over = last_written < hit_tokens.get(other, 0) or (
+                                other in forks and other.parent is request
+                            )
+                            _require(
+                                is_taken_over and other.block_tables[index][position] == block,
+                                f"{request} writes block {block}, which {other} holds too",
+                            )
 
     def _check_references(self, pool: BlockPool) -> None:
         owners = [request.block_tables for request in self._scheduler.running]

@@ -10,6 +10,7 @@ from engine.block_pool import BlockPool
 from engine.config import EngineConfig
 from engine.contiguous_cache import ContiguousCache
 from engine.executor import BlockCopy, HostCopy
+from engine.forking import Forks
 from engine.kv_cache_manager import Hit, KVCacheManager
 from engine.offload_tier import OffloadTier
 from engine.range_pool import RangePool
@@ -35,6 +36,10 @@ class KVCache(Protocol):
     @property
     def host_memory(self) -> Sequence[SwapSpace | OffloadTier]:
         """Both of these, as far as they are there."""
+
+    @property
+    def forks(self) -> Forks | None:
+        """How requests share blocks that are partly filled; None if they cannot."""
 
     def start_step(self) -> None:
         """Take note that another step is being decided."""

@@ -14,6 +14,7 @@ from engine.cache_groups import GroupContext, make_group
 from engine.cache_groups.boundaries import worth_resending
 from engine.config import EngineConfig
 from engine.executor import BlockCopy, HostCopy
+from engine.forking import Forks
 from engine.host_pool import HostLoad
 from engine.kv_events import KVEventLog
 from engine.offload_tier import OffloadTier
@@ -71,6 +72,7 @@ class KVCacheManager:
         self._unwritten_states: set[int] = set()
         """Keys given in this step that cannot be hit before the next, not even in an older block with that key."""
         self._copies: list[BlockCopy] = []
+        self.forks = Forks(self.pool, self.groups, keys.block_size if config.enable_prefix_caching else None)
         self.events = KVEventLog(keys) if config.enable_kv_cache_events else None
         does_swap = config.preemption_mode == "swap"
         self.swap = SwapSpace(config.num_swap_blocks, self.groups, self.pool) if does_swap else None
@@ -146,16 +148,25 @@ class KVCacheManager:
                 return None
             tables = hit.block_tables if hit else request.block_tables
             num_available_blocks = self.pool.num_free_blocks - num_reserved_blocks
+            to_copy: list[tuple[int, int]] = []
+            if self.forks.unwritten:
+                if hit is None:
+                    to_copy = self.forks.blocks_to_copy(request)
+                else:
+                    num_available_blocks -= self.forks.num_copies_to_come()
             if hit is not None:
                 num_available_blocks -= self._num_idle(hit.block_tables) + len(hit.loads)
                 if reserve_full_sequence:
                     num_sequence_slots = min(request.num_tokens, self._config.max_model_len)
                     if self._missing_to_admit(num_sequence_slots, tables) > num_available_blocks:
                         return None
-            if self._missing(num_slots, tables) > num_available_blocks:
+            if self._missing(num_slots, tables) + len(to_copy) > num_available_blocks:
                 return None
             if hit is not None:
                 self._adopt(request, hit)
+            if self.forks.unwritten:
+                self.forks.unwritten.pop(request, None)
+                self._copies += self.forks.copy(request, to_copy, self._take(len(to_copy)))
             new_blocks = self._add_blocks(request, num_slots)
         self.register(request, min(num_scheduled_tokens, request.num_tokens))
         return new_blocks
@@ -176,7 +187,7 @@ class KVCacheManager:
             self._extend_keys(request, end * group.block_size)
             kept: Sequence[int] = range(start, end)
             blocks, keys = request.block_tables[index][start:end], self.pool_keys(request, start, end, index)
-            if group.forgets:
+            if group.forgets or self.forks.any_yet:
                 kept = self._kept(request, index, start, end)
                 blocks, keys = (
                     [blocks[position - start] for position in kept],
@@ -193,12 +204,19 @@ class KVCacheManager:
         """Let go of all blocks of ``request``; the deepest of a prefix will be evicted first."""
         for table in request.block_tables:
             self.pool.free(table[::-1])
+        if self.forks.unwritten:
+            self.forks.unwritten.pop(request, None)
         request.block_tables = []
         request.num_registered_blocks = []
         request.num_slots = 0
 
     def mark_phantoms(self, request: Request) -> None:
-        """Note that the step just scheduled for ``request`` will not run: what it registered stays empty."""
+        """Note that the step just scheduled for ``request`` will not run: what it registered stays empty.
+
+        Nor is anything copied for it.
+        """
+        if self.forks.any_yet:
+            self._copies = self.forks.roll_back(request, self._copies)
         for table, registered, group in zip(
             request.block_tables, request.num_registered_blocks, self.groups, strict=True
         ):
@@ -269,14 +287,16 @@ class KVCacheManager:
             self.pool.free(dead)
 
     def _kept(self, request: Request, group_index: int, start: int, end: int) -> list[int]:
-        """Positions from ``start`` to ``end`` whose blocks are given keys, in a group that forgets."""
+        """Positions from ``start`` to ``end`` whose blocks are given keys, where blocks are let go or shared."""
         group = self.groups[group_index]
         boundaries = worth_resending(request, group, self._alignment_tokens, hits_drop_a_block=self._hits_drop_a_block)
         table = request.block_tables[group_index]
         return [
             position
             for position in range(start, end)
-            if table[position] != NULL_BLOCK and group.is_kept(position, boundaries)
+            if table[position] != NULL_BLOCK
+            and self.pool.keys[table[position]] == NO_KEY
+            and group.is_kept(position, boundaries)
         ]
 
     def _must_wait(self, hit: Hit) -> bool:
@@ -323,8 +343,7 @@ class KVCacheManager:
     def _add_blocks(self, request: Request, num_slots: int) -> BlockTables:
         new_blocks = []
         for index, (group, table) in enumerate(zip(self.groups, request.block_tables, strict=True)):
-            blocks = self.pool.allocate(group.blocks_to_add(num_slots, len(table)))
-            self._note_new(blocks)
+            blocks = self._take(group.blocks_to_add(num_slots, len(table)))
             if num_skipped := group.positions_to_skip(num_slots, len(table)):
                 blocks = [NULL_BLOCK] * num_skipped + blocks
             request.block_tables[index] += blocks
@@ -333,6 +352,12 @@ class KVCacheManager:
             len(table) * group.block_size for table, group in zip(request.block_tables, self.groups, strict=True)
         )
         return new_blocks
+
+    def _take(self, count: int) -> list[int]:
+        """Blocks from the free queue; what they cached is gone."""
+        blocks = self.pool.allocate(count)
+        self._note_new(blocks)
+        return blocks
 
     def _count_phantom_tokens(self, tables: BlockTables) -> int:
         """Tokens in blocks of ``tables`` that nothing ever filled, of the group that has most of them."""

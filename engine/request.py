@@ -68,6 +68,7 @@ class Request:
         "num_slots",
         "num_tokens",
         "num_tokens_in_flight",
+        "parent",
         "priority",
         "request_id",
         "session",
@@ -88,10 +89,12 @@ class Request:
         eos_token_id: int | None = None,
         stop_token_ids: frozenset[int] = frozenset(),
         session: str | None = None,
+        parent: Request | None = None,
     ) -> None:
         """``eos_token_id`` None means that end-of-sequence is ignored. A smaller ``priority`` goes first.
 
-        ``session`` names the conversation that the request is a turn of, if any.
+        ``session`` names the conversation that the request is a turn of, if any. ``parent`` is the first of several
+        samples of one prompt, None for itself and where there is but one sample.
         """
         self.request_id = request_id
         self.num_prompt_tokens = num_prompt_tokens
@@ -104,6 +107,7 @@ class Request:
         self.eos_token_id = eos_token_id
         self.stop_token_ids = stop_token_ids
         self.session = session
+        self.parent = parent
         self.status = RequestStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.finish_message = ""

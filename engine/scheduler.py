@@ -12,6 +12,7 @@ from engine.block_keys import KeySpace
 from engine.config import EngineConfig
 from engine.draft_verification import DraftVerification
 from engine.executor import Admission, Step
+from engine.forking import Forks, can_fork, waits_for_parent
 from engine.kv_cache import make_kv_cache
 from engine.kv_cache_manager import Hit
 from engine.prefill_pacing import PrefillPacing
@@ -53,6 +54,7 @@ class Scheduler:
             DraftVerification(config, config.speculation, self.statistics.speculation) if config.speculation else None
         )
         self._state_chunks = StateChunks(config) if config.caches_states else None
+        self._forks = self.kv_cache.forks if config.parallel_sampling == "fork" else None
 
     # ---------------------------------------------------------------- requests come and go
 
@@ -130,6 +132,8 @@ class Scheduler:
         step.copies = self.kv_cache.take_copies()
         if self.kv_cache.host_memory:
             step.saves, step.loads = self.kv_cache.take_host_copies()
+        if self._forks:
+            step.replaced_blocks = self._forks.take_replaced()
         self._advance(step)
         self._count_admissions(step)
         return step
@@ -180,7 +184,7 @@ class Scheduler:
             if budget_left <= 0:
                 break
             request = self.waiting.peek()
-            if self._must_skip(request):
+            if self._must_skip(request) or (self._forks and waits_for_parent(request, step)):
                 request.is_deferred = True
                 skipped.append(self.waiting.pop())
                 continue
@@ -189,6 +193,11 @@ class Scheduler:
                 self.waiting.pop()
                 self._finish(request, FinishReason.CAPACITY, reason)
                 continue
+            if self._forks and can_fork(request, step, self._forks):
+                if self._fork(step, request, self._forks) or self.retention.give_up(request, is_alone=False):
+                    continue
+                step.lacks_memory = True
+                break
             hit = self.kv_cache.find_hit(request)
             num_new_tokens = request.num_tokens - hit.num_tokens
             if hold_prefill and num_new_tokens > 1:
@@ -211,7 +220,7 @@ class Scheduler:
                 request,
                 num_new_tokens,
                 hit,
-                num_reserved_blocks=self.config.watermark_blocks if self.running else 0,
+                num_reserved_blocks=self._num_reserved_blocks,
                 reserve_full_sequence=self.config.scheduler_reserve_full_isl,
             )
             if new_blocks is None:
@@ -294,7 +303,23 @@ class Scheduler:
         active = {running.lora for running in self.running if running.lora}
         return len(active) >= self.config.max_loras and request.lora not in active
 
-    def _admit(self, step: Step, request: Request, hit: Hit, num_new_tokens: int) -> None:
+    @property
+    def _num_reserved_blocks(self) -> int:
+        """Blocks that the next admission must leave free (spec section 4.1)."""
+        return self.config.watermark_blocks if self.running else 0
+
+    def _fork(self, step: Step, request: Request, forks: Forks) -> bool:
+        """Admit ``request`` with the blocks of its parent; False if too few are free for the copies to come."""
+        assert request.parent is not None
+        num_tokens = request.num_prompt_tokens
+        if not forks.fork(request.parent, request, num_tokens, num_reserved_blocks=self._num_reserved_blocks):
+            return False
+        self.waiting.pop()
+        self._admit(step, request, Hit(request.block_tables, num_tokens - 1), 1, is_fork=True)
+        self.statistics.num_forks += 1
+        return True
+
+    def _admit(self, step: Step, request: Request, hit: Hit, num_new_tokens: int, *, is_fork: bool = False) -> None:
         resumed = request.status is RequestStatus.PREEMPTED
         request.status = RequestStatus.RUNNING
         request.is_deferred = False
@@ -304,7 +329,7 @@ class Scheduler:
         self._add_to_step(step, request, num_new_tokens)
         block_tables = [list(table) for table in request.block_tables]
         step.admitted.append(
-            Admission(request, hit.num_tokens, block_tables, resumed, hit.is_swapped, hit.num_external_tokens)
+            Admission(request, hit.num_tokens, block_tables, resumed, hit.is_swapped, hit.num_external_tokens, is_fork)
         )
         self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
 
@@ -336,6 +361,7 @@ class Scheduler:
         self.statistics.num_scheduled_tokens += step.total_tokens
         if self._drafts:
             self._drafts.expect(step)
+        self.statistics.num_block_copies += len(step.copies)
 
     def _count_admissions(self, step: Step) -> None:
         """Record the lookups of the admitted requests (spec section 3)."""
@@ -344,7 +370,7 @@ class Scheduler:
         counts = self.statistics.prefix_cache
         before = (counts.requests, counts.queries, counts.hits)
         for admission in step.admitted:
-            if admission.swapped:
+            if admission.swapped or admission.is_fork:
                 continue
             num_tokens, num_external_tokens = admission.request.num_tokens, admission.num_external_tokens
             num_hit_tokens = admission.num_hit_tokens - num_external_tokens

@@ -106,6 +106,9 @@ class EngineStatistics:
     num_scheduled_tokens: int = 0
     num_recomputed_tokens: int = 0
     """Tokens scheduled that the same request had computed before it was preempted."""
+    num_forks: int = 0
+    """Requests that started from the blocks of their parent. They look nothing up."""
+    num_block_copies: int = 0
     phantom_hit_tokens: int = 0
     """Tokens found in blocks that no step ever filled (vllm#43569); served only with ``vllm_strict``."""
     num_rejected: int = 0

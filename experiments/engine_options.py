@@ -7,7 +7,7 @@ import os
 
 from engine.block_hashes import HASH_ALGORITHMS
 from engine.cache_group_spec import CacheGroupSpec
-from engine.config import SCHEDULING_POLICIES, EngineConfig
+from engine.config import PARALLEL_SAMPLING, SCHEDULING_POLICIES, EngineConfig
 from engine.sizing.cache_plan import CachePlan
 from experiments.allocator_options import with_allocator
 from experiments.errors import UserError
@@ -106,6 +106,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="a session's blocks between its turns: lru (vLLM), pin, ttl=SECONDS, pin-until-pressure; "
         "see docs/retention.md",
     )
+    add(
+        "--parallel-sampling",
+        choices=PARALLEL_SAMPLING,
+        default="prefix",
+        help="how samples of one prompt share blocks: by prefix hits, as in vLLM, or by copy-on-write forks",
+    )
     add("--vllm-strict", action="store_true", help="keep vLLM's misbehaviour too; see docs/deviations.md")
     add_host_memory_arguments(parser)
 
@@ -152,6 +158,7 @@ def engine_config(
             speculation=speculation.speculation if speculation else None,
             retention=args.retention,
             preemption_mode=args.preemption_mode,
+            parallel_sampling=args.parallel_sampling,
             vllm_strict=args.vllm_strict,
             **num_host_blocks,
         )

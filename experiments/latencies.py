@@ -18,7 +18,11 @@ SERVED = ("stop", "length")
 
 
 class Latencies:
-    """Latencies of the served requests in nanoseconds, and their statistics in milliseconds."""
+    """Latencies of the served requests in nanoseconds, and their statistics in milliseconds.
+
+    A client that asks for several samples of a prompt waits for one request: its TTFT is that of the first token of any
+    sample, its end-to-end latency that of the last. TPOT and inter-token latencies are those of each sample.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         columns = recorder.requests
@@ -27,8 +31,14 @@ class Latencies:
             as_array(column)[served]
             for column in (columns.arrival_ns, columns.first_token_ns, columns.finish_ns, columns.output_tokens)
         )
-        self.ttft = first - arrival
-        self.e2el = finish - arrival
+        _, rows, self._record_of_row = np.unique(
+            as_array(columns.record_index)[served], return_index=True, return_inverse=True
+        )
+        earliest, latest = first[rows], finish[rows]
+        np.minimum.at(earliest, self._record_of_row, first)
+        np.maximum.at(latest, self._record_of_row, finish)
+        self.ttft = earliest - arrival[rows]
+        self.e2el = latest - arrival[rows]
         self._several = outputs > 1
         self.tpot = np.zeros(len(outputs))
         """0 for requests of one output token, as vLLM has it for goodput."""
@@ -50,15 +60,21 @@ class Latencies:
 
     def num_good(self, goodput_ms: tuple[tuple[str, float], ...]) -> int:
         """Requests that keep every service level."""
+        worst_tpot = np.zeros(len(self.ttft))
+        np.maximum.at(worst_tpot, self._record_of_row, self.tpot)
+        latencies = {"ttft": self.ttft, "tpot": worst_tpot, "e2el": self.e2el}
         good = np.ones(len(self.ttft), dtype=bool)
         for name, limit_ms in goodput_ms:
-            good &= getattr(self, name) <= limit_ms * MILLISECOND_NS
+            good &= latencies[name] <= limit_ms * MILLISECOND_NS
         return int(good.sum())
 
 
 def served_rows(recorder: Recorder) -> NDArray[np.bool_]:
-    """Which of the recorded requests were served to their end."""
-    return np.isin(np.asarray(recorder.requests.finish_reason, dtype=str), SERVED)
+    """Which of the recorded requests were served to their end, and all other samples of their prompt with them."""
+    served = np.isin(np.asarray(recorder.requests.finish_reason, dtype=str), SERVED)
+    if recorder.incomplete_records:
+        served &= ~np.isin(as_array(recorder.requests.record_index), list(recorder.incomplete_records))
+    return served
 
 
 def as_array(column: Any) -> NDArray[np.int64]:

@@ -11,8 +11,8 @@ from experiments.errors import UserError
 from experiments.parser import Number, Whole
 from experiments.session_options import add_session_arguments, play_sessions
 from workloads.json_rows import LAST_NS
-from workloads.load_shaping import first_requests, scale_rate, set_request_rate
-from workloads.request_record import RequestRecord
+from workloads.load_shaping import first_requests, scale_rate, set_request_rate, set_samples
+from workloads.request_record import MOST_SAMPLES, RequestRecord
 from workloads.sessions import PlayedSessions
 from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
@@ -59,6 +59,12 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="outputs end by length; with --no-ignore-eos by an EOS token, which async scheduling sees a step late",
     )
+    add(
+        "--parallel-samples",
+        type=Whole(1, MOST_SAMPLES),
+        metavar="N",
+        help="ask for N samples of every prompt (the API's n) instead of as many as the trace says",
+    )
     add("--seed", type=Whole(0), default=0, metavar="N", help="of drawn arrival times, sessions and accepted drafts")
     add("--strict", action="store_true", help="stop at the first request that cannot be served, instead of counting it")
     add_session_arguments(parser)
@@ -76,6 +82,8 @@ class Load:
     burstiness: float
     max_concurrency: int | None
     seed: int
+    parallel_samples: int | None = None
+    """Samples of every prompt; None: what the trace says."""
 
     @property
     def ignores_arrivals(self) -> bool:
@@ -85,6 +93,8 @@ class Load:
 
     def __iter__(self) -> Iterator[RequestRecord]:
         records = first_requests(self.workload, self.num_requests)
+        if self.parallel_samples is not None:
+            records = set_samples(records, self.parallel_samples)
         if self.ignores_arrivals:
             return set_request_rate(records, self.num_requests, math.inf)
         if self.request_rate is not None:
@@ -123,4 +133,5 @@ def shape_load(args: argparse.Namespace, workload: Workload) -> Load:
         args.burstiness,
         args.max_concurrency,
         args.seed,
+        args.parallel_samples,
     )

@@ -204,8 +204,9 @@ def _request_rate(load: Load, recorder: Recorder) -> float:
     if load.request_rate is not None:
         return load.request_rate
     arrivals = recorder.requests.arrival_ns
+    num_records = len(set(recorder.requests.record_index))
     span_ns = max(arrivals) - min(arrivals) if len(arrivals) else 0
-    return math.inf if load.ignores_arrivals or span_ns == 0 else len(arrivals) / span_ns * SECOND_NS
+    return math.inf if load.ignores_arrivals or span_ns == 0 else num_records / span_ns * SECOND_NS
 
 
 def _heading(

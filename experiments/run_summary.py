@@ -33,8 +33,9 @@ def summarise(
 ) -> dict[str, Any]:
     """All figures of a run as plain data. Token and block counts are ints, times seconds or milliseconds."""
     served = served_rows(recorder)
-    completed = int(served.sum())
-    input_tokens = int(as_array(recorder.requests.prompt_tokens)[served].sum())
+    records, rows = np.unique(as_array(recorder.requests.record_index)[served], return_index=True)
+    completed = len(records)
+    input_tokens = int(as_array(recorder.requests.prompt_tokens)[served][rows].sum())
     output_tokens = int(as_array(recorder.requests.output_tokens)[served].sum())
     duration_s = _duration_ns(recorder) / SECOND_NS
     latencies = Latencies(recorder)
@@ -53,6 +54,7 @@ def summarise(
         "max_concurrency": context.max_concurrency,
         "duration": duration_s,
         "completed": completed,
+        "completed_samples": int(served.sum()),
         "failed": not_served.total() + len(recorder.unfinished) + recorder.num_unsent,
         "total_input_tokens": input_tokens,
         "total_output_tokens": output_tokens,
@@ -80,13 +82,14 @@ def summarise(
 def _hit_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
     """The hit rate under every definition; None where nothing is known about shared prefixes.
 
-    All are of the requests that were admitted, at their first admission.
+    All are of the requests that were admitted, at their first admission; forks look nothing up.
     """
     statistics = recorder.scheduler.statistics
     counts = statistics.prefix_cache
     columns = recorder.requests
-    known = recorder.num_requests_unknown_prefix < len(columns.request_id) + len(recorder.unfinished)
-    admitted = as_array(columns.first_scheduled_ns) != NEVER
+    num_forks = statistics.num_forks
+    known = recorder.num_requests_unknown_prefix < len(columns.request_id) + len(recorder.unfinished) - num_forks
+    admitted = (as_array(columns.first_scheduled_ns) != NEVER) & (as_array(columns.forked_tokens) == 0)
     block_tokens = config.alignment_tokens if config.enable_prefix_caching else config.block_size
     full_blocks = int((as_array(columns.prompt_tokens)[admitted] // block_tokens).sum())
     return {
@@ -103,6 +106,8 @@ def _hit_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
         "preempted_prefix_cache_queries": counts.preempted_queries,
         "preempted_prefix_cache_hits": counts.preempted_hits,
         "num_requests_unknown_prefix": recorder.num_requests_unknown_prefix,
+        "num_forks": num_forks,
+        "num_block_copies": statistics.num_block_copies,
         "phantom_hit_tokens": statistics.phantom_hit_tokens,
     }
 
@@ -112,7 +117,8 @@ def _cache_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
     steps = recorder.steps
     usable_blocks = config.num_blocks - 1
     busy_ns = as_array(steps.end_ns) - as_array(steps.start_ns)
-    usage = 1 - as_array(steps.free_blocks) / usable_blocks
+    free_blocks = as_array(steps.free_blocks)
+    usage = 1 - free_blocks / usable_blocks
     # Weighed by the steps' durations, unless no step takes time.
     mean_usage = np.average(usage, weights=busy_ns if busy_ns.any() else None) if len(usage) else 0.0
     return {
@@ -128,6 +134,7 @@ def _cache_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
         "recomputed_tokens": statistics.num_recomputed_tokens,
         "unfinished": len(recorder.unfinished) + recorder.num_unsent,
         "kv_cache_usage_peak": float(usage.max(initial=0.0)),
+        "kv_cache_peak_used_blocks": usable_blocks - int(free_blocks.min(initial=usable_blocks)),
         "kv_cache_usage_mean": float(mean_usage),
         "max_running_requests": max(steps.running, default=0),
         "max_waiting_requests": max(steps.waiting, default=0),

@@ -111,6 +111,11 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
     lines.append(_row("Tokens computed twice:", _with_share(summary["recomputed_tokens"], summary["scheduled_tokens"])))
     lines += [_row(label, value) for label, value in host_rows(summary)]
     lines += [
+        *(
+            [_row("Forked samples / copied blocks:", f"{summary['num_forks']} / {summary['num_block_copies']}")]
+            if summary["num_forks"]
+            else []
+        ),
         _row("Phantom hit tokens:", summary["phantom_hit_tokens"]),
         _row("Steps:", summary["steps"]),
         _row("Rejected requests:", summary["rejected"]),

@@ -32,7 +32,7 @@ def inspect_workload(workload: Workload, block_size: int = 16, max_model_len: in
     inputs, outputs, known_by = Counter[int](), Counter[int](), Counter[str]()
     full_blocks = hit_blocks = queried_tokens = hit_tokens = prompts_with_hit = 0
     sessions, loras, salts = SessionFacts(), set[str](), set[str]()
-    with_priority = with_images = 0
+    with_priority = with_images = further_samples = 0
     gaps, instants = _Gaps(), _Instants()
     progress = tqdm(workload, desc="reading", unit=" requests", delay=2, leave=False, file=sys.stderr)
     for record in progress:
@@ -48,16 +48,24 @@ def inspect_workload(workload: Workload, block_size: int = 16, max_model_len: in
         with_priority += record.priority != 0
         with_images += bool(record.images)
         known_by[_known_by(record)] += 1
+        most_hits = (record.prompt_tokens - 1) // block_size
         if record.knows_prefix:
             hits, leading = cache.add(record)
-            usable = min(leading, (record.prompt_tokens - 1) // block_size)
+            usable = min(leading, most_hits)
             full_blocks += record.prompt_tokens // block_size
             hit_blocks += hits
             queried_tokens += record.prompt_tokens
             hit_tokens += usable * block_size
             prompts_with_hit += usable > 0
+        if again := record.n - 1:  # they find what the first sample computed
+            further_samples += again
+            full_blocks += again * (record.prompt_tokens // block_size)
+            hit_blocks += again * (record.prompt_tokens // block_size)
+            queried_tokens += again * record.prompt_tokens
+            hit_tokens += again * most_hits * block_size
+            prompts_with_hit += again * (most_hits > 0)
     span_s = (workload.last_arrival_ns - workload.first_arrival_ns) / SECOND_NS
-    num_known = known_by.total() - known_by["length"]
+    num_known = known_by.total() - known_by["length"] + further_samples
     return {
         "vllm_version": VLLM_VERSION,
         "path": str(workload.path),
@@ -78,6 +86,7 @@ def inspect_workload(workload: Workload, block_size: int = 16, max_model_len: in
         "sessions_have_starts": workload.reader.has_session_starts,
         "num_loras": len(loras),
         "num_cache_salts": len(salts),
+        "num_further_samples": further_samples,
         "num_with_priority": with_priority,
         "num_with_images": with_images,
         "sharing": {

@@ -13,6 +13,7 @@ from workloads.distributions import Constant, Distribution, LogNormal
 from workloads.generator import SyntheticWorkload, SystemPrompts
 from workloads.json_rows import LAST_NS
 from workloads.native import write_workload
+from workloads.request_record import MOST_SAMPLES
 from workloads.time_units import SECOND_NS
 
 _LENGTH = Whole(1, 10_000_000)
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--tool-tokens", type=Whole(), default=400, metavar="TOKENS", help="median output of a tool")
     add("--tool-time-s", type=Number(0, 3600), default=2.0, metavar="S", help="median pause while a tool runs")
+    add("--parallel-samples", type=Whole(1, MOST_SAMPLES), default=1, metavar="N", help="samples of every prompt (n)")
     add("--seed", type=Whole(0), default=0, metavar="N", help="of all random numbers: equal seeds, equal files")
 
 
@@ -80,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
         tool_calls=Constant(args.tool_calls),
         tool_tokens=LogNormal(args.tool_tokens, args.length_sigma, 1, args.max_tokens),
         tool_time_ms=_pause(args.tool_time_s, args.think_time_sigma),
+        n=args.parallel_samples,
         seed=args.seed,
     )
     try:

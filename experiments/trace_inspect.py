@@ -48,6 +48,7 @@ def as_text(facts: dict[str, Any]) -> str:
         ("later turns", "num_later_turns"),
         ("LoRA adapters", "num_loras"),
         ("cache salts", "num_cache_salts"),
+        ("further samples", "num_further_samples"),
         ("requests with priority", "num_with_priority"),
         ("requests with images", "num_with_images"),
         ("zero outputs", "num_zero_outputs"),

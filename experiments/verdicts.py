@@ -68,12 +68,14 @@ def _why_no_hits(config: EngineConfig, num_evictions: int, records: Iterable[Req
     """Looks up all prompts in caches that never evict: as they are, as bare tokens, token by token."""
     block_size = config.alignment_tokens
     exact, bare, tokens = InfiniteCache(block_size), InfiniteCache(block_size), InfiniteCache(1)
+    samples_look_up = config.parallel_sampling == "prefix"
     identities: set[str] = set()
     bare_hits = longest = 0
     for record in records:
-        if not record.knows_prefix:
+        samples_share = samples_look_up and record.n > 1 and record.prompt_tokens > block_size
+        if not record.knows_prefix and not samples_share:
             continue
-        if _hits(exact, record):
+        if samples_share or _hits(exact, record):
             reasons = ["evicted before"] if num_evictions else []
             if config.prefix_cache_retention_interval == 0 and any(s.is_cached_sparsely for s in config.group_specs):
                 reasons.append("not kept (--prefix-cache-retention-interval None keeps all)")

@@ -18,37 +18,50 @@ NEVER = -1
 """A time that did not come."""
 
 
+class _Sent:
+    """A record that a client sent, and whose samples are not all served yet."""
+
+    __slots__ = ("arrival_ns", "failed", "index", "num_open_samples", "request_id", "session", "source")
+
+    def __init__(self, record: RequestRecord, index: int, now_ns: int) -> None:
+        self.request_id = record.request_id
+        self.index = index
+        """How many records were sent before."""
+        self.arrival_ns = now_ns
+        self.num_open_samples = record.n
+        self.session = record.session
+        self.source = record.source
+        self.failed = False
+        """Whether the engine gave up one of its samples."""
+
+
 class _Open:
     """A request that is being served."""
 
     __slots__ = (
         "admitted_step",
-        "arrival_ns",
         "first_hit_tokens",
         "first_scheduled_ns",
         "first_token_ns",
-        "knows_prefix",
+        "forked_tokens",
         "last_token_ns",
         "num_tokens",
         "reserved_slots",
         "resumed_hit_tokens",
-        "session",
-        "source",
+        "sent",
     )
 
-    def __init__(self, record: RequestRecord, now_ns: int) -> None:
-        self.arrival_ns = now_ns
+    def __init__(self, sent: _Sent, num_prompt_tokens: int) -> None:
+        self.sent = sent
         self.first_scheduled_ns = NEVER
         self.first_token_ns = NEVER
         self.last_token_ns = NEVER
-        self.num_tokens = record.prompt_tokens
+        self.num_tokens = num_prompt_tokens
         self.admitted_step = 0
         self.reserved_slots = 0
         self.first_hit_tokens = 0
+        self.forked_tokens = 0
         self.resumed_hit_tokens = 0
-        self.knows_prefix = record.knows_prefix
-        self.session = record.session
-        self.source = record.source
 
 
 _computed_tokens, _slots = attrgetter("num_computed_tokens"), attrgetter("num_slots")
@@ -60,9 +73,14 @@ def _integers() -> array[int]:
 
 @dataclass
 class RequestColumns:
-    """One row per request that reached the engine, in order of completion. Times are -1 where they never came."""
+    """One row per request that reached the engine, in order of completion. Times are -1 where they never came.
+
+    A record that asks for n samples of its prompt is n requests, ``0_ID`` and so on: a row for each.
+    """
 
     request_id: list[str] = field(default_factory=list)
+    record_index: array[int] = field(default_factory=_integers)
+    """The workload's record, counted as they were sent: the same for all samples of one prompt."""
     session: list[str | None] = field(default_factory=list)
     finish_reason: list[str] = field(default_factory=list)
     finish_message: list[str] = field(default_factory=list)
@@ -74,6 +92,8 @@ class RequestColumns:
     output_tokens: array[int] = field(default_factory=_integers)
     hit_tokens: array[int] = field(default_factory=_integers)
     """Prompt tokens found in the cache at the first admission (vLLM's num_cached_tokens)."""
+    forked_tokens: array[int] = field(default_factory=_integers)
+    """Prompt tokens that the first admission took over from another sample's blocks, where samples are forks."""
     resumed_hit_tokens: array[int] = field(default_factory=_integers)
     """Tokens found again in the cache when the request resumed after preemptions."""
     preemptions: array[int] = field(default_factory=_integers)
@@ -121,32 +141,40 @@ class Recorder:
         self.refused: Counter[str] = Counter()
         """Records that never reached the engine, by reason."""
         self.rejected: Counter[str] = Counter()
-        """Requests that the engine gave up, by reason."""
+        """Records of which the engine gave up a sample, by reason."""
         self.first_refused: dict[str, str] = {}
         """Per reason, where the first such record stands."""
         self.inter_token_latencies_ns: Counter[int] = Counter()
         self.output_tokens_per_s: Counter[int] = Counter()
         """Output tokens delivered in each second since the start."""
         self.unfinished: list[str] = []
-        """Ids of requests that were still live when nothing could move any more."""
+        """Ids of records that were still live when nothing could move any more."""
         self.num_unsent = 0
         """Requests whose clients waited for these, so that they never reached the server."""
         self.end_ns = 0
         self.num_requests_unknown_prefix = 0
         self.peak_requests = 0
-        """Most requests at the server at one time."""
+        """Most records at the server at one time."""
+        self.incomplete_records: set[int] = set()
+        """Records, by index, of which a sample was given up or never ended."""
+        self._num_sent = 0
+        self._num_open_records = 0
 
     def refuse(self, record: RequestRecord, reason: str) -> None:
         """Count a record that the front end refuses."""
         self.refused[reason] += 1
         self.first_refused.setdefault(reason, record.source)
 
-    def arrive(self, request: Request, record: RequestRecord, now_ns: int) -> None:
-        """A request reaches the server."""
-        self._open[request] = _Open(record, now_ns)
-        if len(self._open) > self.peak_requests:
-            self.peak_requests = len(self._open)
-        if not record.knows_prefix:
+    def arrive(self, samples: Sequence[Request], record: RequestRecord, now_ns: int) -> None:
+        """A record reaches the server, as one request per sample."""
+        sent = _Sent(record, self._num_sent, now_ns)
+        for request in samples:
+            self._open[request] = _Open(sent, record.prompt_tokens)
+        self._num_sent += 1
+        self._num_open_records += 1
+        if self._num_open_records > self.peak_requests:
+            self.peak_requests = self._num_open_records
+        if not record.knows_prefix:  # but what further samples share is known
             self.num_requests_unknown_prefix += 1
 
     def schedule(self, step: Step, scheduled_ns: int) -> None:
@@ -157,9 +185,13 @@ class Recorder:
             if admission.resumed:
                 row.resumed_hit_tokens += admission.num_hit_tokens
             else:
-                row.first_hit_tokens = admission.num_hit_tokens
                 row.first_scheduled_ns = scheduled_ns
-            hit_tokens += admission.num_hit_tokens
+                if admission.is_fork:
+                    row.forked_tokens = admission.request.num_prompt_tokens
+                else:
+                    row.first_hit_tokens = admission.num_hit_tokens
+            if not admission.is_fork:
+                hit_tokens += admission.num_hit_tokens
             if self._reserves:
                 row.admitted_step, row.reserved_slots = len(self.steps.scheduled_ns), admission.request.num_slots
         columns = self.steps
@@ -205,31 +237,40 @@ class Recorder:
         if num_delivered:
             self.output_tokens_per_s[now_ns // SECOND_NS] += num_delivered
 
-    def end(self, request: Request, now_ns: int) -> None:
-        """A request ended, for whatever reason."""
+    def end(self, request: Request, now_ns: int) -> bool:
+        """A request ended, for whatever reason; return whether all samples of its record have."""
         row = self._open.pop(request)
         if row.reserved_slots:
             for step in range(row.admitted_step, len(self.steps.unused_slots)):
                 self.steps.unused_slots[step] += row.reserved_slots - request.num_computed_tokens
+        sent = row.sent
+        sent.num_open_samples -= 1
+        is_last = sent.num_open_samples == 0
+        self._num_open_records -= is_last
         columns = self.requests
         assert request.finish_reason is not None
         columns.request_id.append(request.request_id)
-        columns.session.append(row.session)
+        columns.record_index.append(sent.index)
+        columns.session.append(sent.session)
         columns.finish_reason.append(str(request.finish_reason))
         columns.finish_message.append(request.finish_message)
-        columns.arrival_ns.append(row.arrival_ns)
+        columns.arrival_ns.append(sent.arrival_ns)
         columns.first_scheduled_ns.append(row.first_scheduled_ns)
         columns.first_token_ns.append(row.first_token_ns)
         columns.finish_ns.append(now_ns)
         columns.prompt_tokens.append(request.num_prompt_tokens)
         columns.output_tokens.append(request.num_output_tokens)
         columns.hit_tokens.append(row.first_hit_tokens)
+        columns.forked_tokens.append(row.forked_tokens)
         columns.resumed_hit_tokens.append(row.resumed_hit_tokens)
         columns.preemptions.append(request.num_preemptions)
-        if request.finish_reason in (FinishReason.REJECTED, FinishReason.CAPACITY):
+        if request.finish_reason in (FinishReason.REJECTED, FinishReason.CAPACITY) and not sent.failed:
+            sent.failed = True
+            self.incomplete_records.add(sent.index)
             reason = self._reason(request)
             self.rejected[reason] += 1
-            self.first_refused.setdefault(reason, f"{row.source}: {request.finish_message}")
+            self.first_refused.setdefault(reason, f"{sent.source}: {request.finish_message}")
+        return is_last
 
     def _reason(self, request: Request) -> str:
         if request.finish_reason is FinishReason.CAPACITY:
@@ -242,5 +283,7 @@ class Recorder:
         self.end_ns = now_ns
         while len(self.steps.start_ns) < len(self.steps.scheduled_ns):  # a hanging server leaves one, without requests
             self.run(now_ns, now_ns)
-        self.unfinished = [request.request_id for request in unfinished]
+        left = {sent.index: sent for sent in (self._open[request].sent for request in unfinished)}
+        self.incomplete_records.update(left)
+        self.unfinished = [sent.request_id for sent in left.values() if not sent.failed]
         self.num_unsent = num_unsent

@@ -34,19 +34,37 @@ class RequestFactory:
             return "prompt >= max_model_len"
         return None
 
-    def make(self, record: RequestRecord, arrival_ns: int) -> Request:
-        """The engine's request for ``record``, sent at ``arrival_ns``."""
+    def make(self, record: RequestRecord, arrival_ns: int) -> list[Request]:
+        """The engine's requests for ``record``, sent at ``arrival_ns``: one per sample, as in vLLM.
+
+        With several samples the first is the parent of the others.
+        """
+        stamp_ns = self._stamp(arrival_ns)
+        if record.n == 1:
+            return [self._sample(record, record.request_id, stamp_ns)]
+        parent = self._sample(record, f"0_{record.request_id}", stamp_ns)
+        num_keyed_tokens = record.prompt_tokens - self._keys.lookahead_tokens
+        parent.content.extend_keys(parent.block_keys, max(0, num_keyed_tokens) // self._keys.block_size)
+        siblings = [
+            self._sample(record, f"{index}_{record.request_id}", stamp_ns, parent) for index in range(1, record.n)
+        ]
+        for sibling in siblings:  # one prompt, also where nothing is known of it but its length
+            sibling.block_keys += parent.block_keys
+        return [parent, *siblings]
+
+    def _sample(self, record: RequestRecord, request_id: str, stamp_ns: int, parent: Request | None = None) -> Request:
         room = self._max_model_len - record.prompt_tokens
         return Request(
-            record.request_id,
+            request_id,
             record.prompt_tokens,
             min(record.output_tokens, room) if self._ignore_eos else room,
-            self._content(record),
-            arrival_ns=self._stamp(arrival_ns),
+            self._content(record, knows_output=parent is None),
+            arrival_ns=stamp_ns,
             priority=record.priority,
             lora=self._lora(record.lora_name),
             eos_token_id=None if self._ignore_eos else EOS_TOKEN,
-            session=record.session,
+            session=record.session if parent is None else None,  # a conversation goes on from the first sample
+            parent=parent,
         )
 
     def _stamp(self, arrival_ns: int) -> int:
@@ -61,12 +79,13 @@ class RequestFactory:
             self._loras[name] = LoraAdapter(name, f"/loras/{name}", len(self._loras) + 1)
         return self._loras[name]
 
-    def _content(self, record: RequestRecord) -> Content:
+    def _content(self, record: RequestRecord, *, knows_output: bool) -> Content:
         lora = self._lora(record.lora_name)
         images = [Image(span.content_hash, span.offset_tokens, span.length_tokens) for span in record.images]
         if record.token_ids is not None:
             return TokenContent(self._keys, record.token_ids, lora, record.cache_salt, images)
         if record.hash_ids is not None:
-            named, ends = record.num_named_tokens, record.id_ends
+            named = record.num_named_tokens if knows_output else min(record.num_named_tokens, record.prompt_tokens)
+            ends = record.id_ends
             return PrefixIdContent(self._keys, named, record.hash_ids, ends, lora, record.cache_salt, images)
         return OpaqueContent(self._keys)

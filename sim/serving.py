@@ -110,16 +110,17 @@ class ServerSimulation:
             self._request_done(record)
             return
         now_ns = self._clock.now_ns
-        request = self._factory.make(record, now_ns)
-        self._record_of[request] = record
-        self.recorder.arrive(request, record, now_ns)
-        self._executor.expect(request, record)
-        try:
-            self.scheduler.add_request(request)
-        except ValueError as error:
-            raise WorkloadError(record.source, str(error)) from None
-        if request.is_finished:
-            self._report_refusal(record, request.finish_message)
+        samples = self._factory.make(record, now_ns)
+        self.recorder.arrive(samples, record, now_ns)
+        for request in samples:
+            self._record_of[request] = record
+            self._executor.expect(request, record)
+            try:
+                self.scheduler.add_request(request)
+            except ValueError as error:
+                raise WorkloadError(record.source, str(error)) from None
+        if samples[0].is_finished:  # and so are the others: they are equally long
+            self._report_refusal(record, samples[0].finish_message)
             self._collect_ended()
         elif self._idle is not None:
             self._idle.succeed()
@@ -130,11 +131,12 @@ class ServerSimulation:
             self._on_refusal(record.source, reason)
 
     def _collect_ended(self) -> bool:
-        """Tell the recorder and the clients which requests ended; whether any did."""
+        """Tell the recorder which requests ended, and the clients whose samples have all ended; whether any did."""
         ended = self.scheduler.take_ended()
         for request in ended:
-            self.recorder.end(request, self._clock.now_ns)
-            self._request_done(self._record_of.pop(request))
+            record = self._record_of.pop(request)
+            if self.recorder.end(request, self._clock.now_ns):
+                self._request_done(record)
         return bool(ended)
 
     def _request_done(self, record: RequestRecord) -> None:

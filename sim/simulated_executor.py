@@ -66,9 +66,13 @@ class SimulatedExecutor(Executor[PredictedStep]):
         self._known_outputs: dict[Request, tuple[Sequence[int] | None, int]] = {}
 
     def expect(self, request: Request, record: RequestRecord) -> None:
-        """Remember what ``request`` will say, if that matters: known tokens, or where it ends by itself."""
-        if record.output_token_ids is not None or request.eos_token_id is not None:
-            self._known_outputs[request] = (record.output_token_ids, record.output_tokens)
+        """Remember what ``request`` will say, if that matters: known tokens, or where it ends by itself.
+
+        A record tells what the first sample of its prompt says; what the others say is unknown.
+        """
+        token_ids = record.output_token_ids if request.parent is None else None
+        if token_ids is not None or request.eos_token_id is not None:
+            self._known_outputs[request] = (token_ids, record.output_tokens)
         if self._acceptance:
             self._acceptance.expect(request, record)
 

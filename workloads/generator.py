@@ -56,6 +56,8 @@ class SyntheticWorkload:
     tool_calls: Distribution = _NONE
     tool_tokens: Distribution = _ONE
     tool_time_ms: Distribution = _NONE
+    n: int = 1
+    """Samples of every prompt; a conversation goes on from the first."""
     vocabulary_size: int = 32_000
     seed: int = 0
 
@@ -112,6 +114,7 @@ class SyntheticWorkload:
                 output_tokens=len(output),
                 token_ids=prompt,
                 output_token_ids=output,
+                n=self.n,
                 session=f"c{index}" if len(is_of_tool) > 1 else None,
                 think_time_ns=think_time_ns,
                 source=f"synthetic:{index + 1}",

@@ -24,6 +24,11 @@ def first_requests(records: Iterable[RequestRecord], num_prompts: int) -> Iterat
     return islice(records, num_prompts)
 
 
+def set_samples(records: Iterable[RequestRecord], n: int) -> Iterator[RequestRecord]:
+    """Every request asks for ``n`` samples of its prompt."""
+    return (replace(record, n=n) for record in records)
+
+
 def scale_rate(records: Iterable[RequestRecord], rate_scale: float) -> Iterator[RequestRecord]:
     """Requests arrive ``rate_scale`` times as fast: 2 halves every arrival time.
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from workloads.errors import WorkloadError
 from workloads.json_rows import JsonRow, json_rows, shown
 from workloads.reader import Reader
-from workloads.request_record import ImageSpan, Predecessor, RequestRecord
+from workloads.request_record import MOST_SAMPLES, ImageSpan, Predecessor, RequestRecord
 
 VERSION = 1
 _HEADER_KEYS = ("kvtwin_workload", "description")
@@ -29,6 +29,7 @@ _KEYS = (
     "output_tokens",
     "output_token_ids",
     "accepted_drafts",
+    "n",
     "priority",
     "cache_salt",
     "lora",
@@ -111,6 +112,8 @@ def _values(record: RequestRecord) -> dict[str, Any]:
         values["output_token_ids"] = list(record.output_token_ids)
     if record.accepted_drafts is not None:
         values["accepted_drafts"] = list(record.accepted_drafts)
+    if record.n != 1:
+        values["n"] = record.n
     if record.priority:
         values["priority"] = record.priority
     if record.cache_salt is not None:
@@ -148,6 +151,7 @@ def _record(row: JsonRow) -> RequestRecord:
         hash_id_ends=row.integers("hash_id_ends", minimum=1) if "hash_id_ends" in values else None,
         output_token_ids=row.integers("output_token_ids", minimum=0) if "output_token_ids" in values else None,
         accepted_drafts=row.integers("accepted_drafts", minimum=0) if "accepted_drafts" in values else None,
+        n=row.integer("n", minimum=1) if "n" in values else 1,
         priority=row.integer("priority") if "priority" in values else 0,
         cache_salt=row.text("cache_salt") if "cache_salt" in values else None,
         lora_name=row.text("lora") if "lora" in values else None,
@@ -157,6 +161,8 @@ def _record(row: JsonRow) -> RequestRecord:
         source=row.source,
     )
     record.images = _images(row, record.prompt_tokens)
+    if record.n > MOST_SAMPLES:
+        raise row.error("n", f"expected at most {MOST_SAMPLES} samples, got {record.n}")
     if record.token_ids is not None and len(record.token_ids) != record.prompt_tokens:
         raise row.error("token_ids", f"expected {record.prompt_tokens} ids, got {len(record.token_ids)}")
     if record.hash_ids is not None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MOST_SAMPLES = 16_384
+"""Most samples of one prompt: vLLM's limit for the API's ``n``."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
@@ -44,6 +47,9 @@ class RequestRecord:
     The output is known by length and, when ``output_token_ids`` is given, by content. ``accepted_drafts`` tells, for a
     server that speculates, how many drafts each verification of the request accepts, in order.
 
+    With ``n`` above 1 the client asks for that many samples of the prompt, all of ``output_tokens`` tokens;
+    ``output_token_ids`` are the first one's, and what the others say nobody knows.
+
     ``arrival_ns`` counts from the start of the workload; the request is never sent before. A record with
     ``think_time_ns`` is a later turn of its ``session``: it is sent that long after the session's earlier turns
     *completed*. ``after`` names requests of other sessions, or turns of its own, that it waits for as well: a
@@ -64,6 +70,7 @@ class RequestRecord:
     hash_id_ends: Sequence[int] | None = None
     output_token_ids: Sequence[int] | None = None
     accepted_drafts: Sequence[int] | None = None
+    n: int = 1
     priority: int = 0
     cache_salt: str | None = None
     lora_name: str | None = None

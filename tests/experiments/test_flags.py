@@ -118,7 +118,7 @@ def test_all_engine_flags_are_listed():
     before = len(parser._actions)
     add_engine_arguments(parser)
     added = {action.option_strings[0] for action in parser._actions[before:]}
-    assert added - {"--retention", "--vllm-strict"} == set(ENGINE_FLAGS)
+    assert added - {"--retention", "--parallel-sampling", "--vllm-strict"} == set(ENGINE_FLAGS)
 
 
 def test_an_unknown_flag_names_the_nearest(replay, size):

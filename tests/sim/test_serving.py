@@ -689,3 +689,66 @@ def test_progress_is_reported_for_everyone():
     simulated = ServerSimulation(EngineConfig(num_blocks=9), FixedStepTime(), on_progress=done.append)
     simulated.run([record("a"), record("b", output=0), record("c", prompt=9 * 16)])
     assert done == [1, 2, 3]
+
+
+# ---------------------------------------------------------------- several samples of one prompt
+
+both_ways = pytest.mark.parametrize("way", ["prefix", "fork"])
+
+
+@both_ways
+@both_loops
+def test_samples_are_requests_of_one_record(way, asynchronous):
+    """The client's next turn comes when all samples of this one are done; sample 0 is what it goes on from."""
+    first = record("a", prompt=40, output=5, n=3, session="s", token_ids=range(40), output_token_ids=range(40, 45))
+    second = record("b", prompt=46, output=1, session="s", think_time_ns=50, token_ids=range(46))
+    recorder = serve([first, second], asynchronous=asynchronous, parallel_sampling=way)
+    found = rows(recorder)
+    assert set(found) == {"0_a", "1_a", "2_a", "b"}
+    assert [found[name]["record_index"] for name in ("0_a", "1_a", "2_a", "b")] == [0, 0, 0, 1]
+    assert found["b"]["arrival_ns"] == max(found[f"{index}_a"]["finish_ns"] for index in range(3)) + 50
+    assert found["b"]["hit_tokens"] == 32
+    assert [found[f"{index}_a"]["hit_tokens"] for index in range(3)] == [0, *[32 if way == "prefix" else 0] * 2]
+    assert [found[f"{index}_a"]["forked_tokens"] for index in range(3)] == [0, *[40 if way == "fork" else 0] * 2]
+    assert recorder.peak_requests == 1
+
+
+@both_ways
+def test_a_client_waits_for_all_samples(way):
+    """One client at a time: the second prompt is sent when the last sample of the first has ended."""
+    recorder = serve([record(0, n=4, output=3), record(1)], max_concurrency=1, max_num_seqs=2, parallel_sampling=way)
+    found = rows(recorder)
+    assert found["1"]["arrival_ns"] == max(found[f"{index}_0"]["finish_ns"] for index in range(4))
+
+
+def test_samples_of_an_unknown_prompt_hit_each_other():
+    recorder = serve([record("a", prompt=40, n=3), record("b", prompt=40)])
+    assert column(recorder, "hit_tokens") == {"0_a": 0, "1_a": 32, "2_a": 32, "b": 0}
+
+
+@both_ways
+def test_a_prompt_that_never_fits_is_rejected_once(way):
+    recorder = serve([record("a", prompt=40, n=3), record("b")], usable=2, parallel_sampling=way)
+    assert recorder.rejected.total() == 1
+    assert recorder.incomplete_records == {0}
+    assert Counter(recorder.requests.finish_reason) == {"rejected": 3, "length": 1}
+
+
+def test_samples_that_hang_are_one_unfinished_record():
+    recorder = serve([record("a", prompt=40, n=3)], usable=2, vllm_strict=True)
+    assert recorder.unfinished == ["a"]
+
+
+@both_loops
+def test_both_ways_serve_all_samples_on_a_small_pool(asynchronous):
+    workload = [
+        record(index, arrival_ns=50 * index, prompt=10 + 7 * index, output=12, n=1 + index % 4) for index in range(12)
+    ]
+    for way in ("prefix", "fork"):
+        for caching in (True, False):
+            recorder = serve(
+                workload, usable=24, asynchronous=asynchronous, parallel_sampling=way, enable_prefix_caching=caching
+            )
+            assert sum(recorder.requests.output_tokens) == sum(12 * each.n for each in workload)
+            assert sum(recorder.requests.preemptions) > 0
+            assert bool(recorder.scheduler.statistics.num_forks) is (way == "fork")

@@ -39,6 +39,7 @@ def records(draw):
         hash_block_tokens=hash_block_tokens if known_by == "hash_ids" else None,
         hash_id_ends=ends if known_by == "stretches" else None,
         output_token_ids=draw(st.none() | st.lists(token_ids, min_size=output_tokens, max_size=output_tokens)),
+        n=draw(st.sampled_from([1, 1, 2, 16_384])),
         priority=draw(numbers),
         cache_salt=draw(st.none() | st.text()),
         lora_name=draw(st.none() | st.text()),
@@ -97,9 +98,8 @@ def good(rest: str = "") -> str:
         (
             good(', "colour": 1'),
             "'colour': unknown key, expected one of id, arrival_ns, prompt_tokens, token_ids, hash_ids, "
-            "hash_block_tokens, hash_id_ends, output_tokens, output_token_ids, accepted_drafts, priority, cache_salt, "
-            "lora, images, "
-            "session, "
+            "hash_block_tokens, hash_id_ends, output_tokens, output_token_ids, accepted_drafts, n, "
+            "priority, cache_salt, lora, images, session, "
             "think_time_ns, after",
         ),
         (good(', "token_ids": [1, 2]'), "token_ids: expected 3 ids, got 2"),
