@@ -17,11 +17,7 @@ def check_cache_groups(config: EngineConfig) -> None:
         _check_spec(spec, config)
     _check_prefix_match_unit(config)
     _check_retention_interval(config)
-    if config.caches_parts:
-        raise ValueError(
-            f"cache_groups: expected blocks of full attention and states as large as a hash covers "
-            f"({config.hash_block_tokens} tokens): parts of blocks cannot be hit yet"
-        )
+    _check_parts(config)
 
 
 def _check_spec(spec: CacheGroupSpec, config: EngineConfig) -> None:
@@ -90,4 +86,22 @@ def _check_retention_interval(config: EngineConfig) -> None:
         raise ValueError(
             f"prefix_cache_retention_interval: expected a multiple of {config.alignment_tokens} tokens, to which "
             f"hits are aligned, got {interval}"
+        )
+
+
+def _check_parts(config: EngineConfig) -> None:
+    """Refuse the blocks of whose parts vLLM makes more than a second key."""
+    if not config.enable_prefix_caching:
+        return
+    hash_tokens, speculation = config.hash_block_tokens, config.speculation
+    larger = {spec.kind for spec in config.group_specs if spec.block_size > hash_tokens}
+    if "mamba" in larger:
+        raise ValueError(
+            f"cache_groups: expected states in blocks of the {hash_tokens} tokens that a hash covers, not larger ones: "
+            "their parts cannot be hit yet"
+        )
+    if "full_attention" in larger and speculation and (config.hash_lookahead_tokens or speculation.drops_last_block):
+        raise ValueError(
+            f"speculation: expected full attention in blocks of the {hash_tokens} tokens that a hash covers, where the "
+            f"drafter changes what is hashed ({speculation.method})"
         )

@@ -161,13 +161,6 @@ class EngineConfig:
         return self.prefix_match_unit or math.gcd(*block_sizes)
 
     @property
-    def caches_parts(self) -> bool:
-        """Whether parts of blocks are cached: where a hash covers less than a block of full attention or states."""
-        return self.enable_prefix_caching and any(
-            spec.window_tokens is None and spec.block_size > self.hash_block_tokens for spec in self.group_specs
-        )
-
-    @property
     def caches_states(self) -> bool:
         """Whether states of state-space layers can be hit."""
         return self.enable_prefix_caching and any(spec.kind == "mamba" for spec in self.group_specs)

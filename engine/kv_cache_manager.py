@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.block_keys import KeySpace
+from engine.block_parts import BlockParts
 from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from engine.cache_groups import GroupContext, make_group
 from engine.cache_groups.boundaries import worth_resending
@@ -69,6 +70,12 @@ class KVCacheManager:
         self._lookup = PrefixLookup(self.groups)
         self.phantom_blocks: set[int] = set()
         """Blocks with a key whose content was never computed."""
+        self.parts = BlockParts()
+        self._groups_with_parts = [
+            index
+            for index, group in enumerate(self.groups)
+            if group.caches_parts and config.enable_prefix_caching and group.block_size > keys.block_size
+        ]
         self._unwritten_states: set[int] = set()
         """Keys given in this step that cannot be hit before the next, not even in an older block with that key."""
         self._copies: list[BlockCopy] = []
@@ -182,23 +189,40 @@ class KVCacheManager:
             start, end = request.num_registered_blocks[index], num_keyed_tokens // group.block_size
             if group.num_dropped_blocks and 0 < end < num_tokens // group.block_size:
                 end += group.num_dropped_blocks
-            if start >= end:
-                continue
-            self._extend_keys(request, end * group.block_size)
-            kept: Sequence[int] = range(start, end)
-            blocks, keys = request.block_tables[index][start:end], self.pool_keys(request, start, end, index)
-            if group.forgets or self.forks.any_yet:
-                kept = self._kept(request, index, start, end)
-                blocks, keys = (
-                    [blocks[position - start] for position in kept],
-                    [keys[position - start] for position in kept],
-                )
-            self.pool.register(blocks, keys)
-            if group.hits_wait_a_step:
-                self._unwritten_states.update(keys)
-            request.num_registered_blocks[index] = end
-            if self.events:
-                self.events.stored(request, group, index, range(start, end), kept)
+            if start < end:
+                self._register_blocks(request, index, start, end)
+            if index in self._groups_with_parts:
+                self._register_part(request, index, num_keyed_tokens)
+
+    def _register_blocks(self, request: Request, index: int, start: int, end: int) -> None:
+        """Make the full blocks from ``start`` to ``end`` of group ``index`` hit-able."""
+        group = self.groups[index]
+        self._extend_keys(request, end * group.block_size)
+        kept: Sequence[int] = range(start, end)
+        blocks, keys = request.block_tables[index][start:end], self.pool_keys(request, start, end, index)
+        if group.forgets or self.forks.any_yet:
+            kept = self._kept(request, index, start, end)
+            blocks, keys = (
+                [blocks[position - start] for position in kept],
+                [keys[position - start] for position in kept],
+            )
+        self.pool.register(blocks, keys)
+        if group.hits_wait_a_step:
+            self._unwritten_states.update(keys)
+        request.num_registered_blocks[index] = end
+        if self.events:
+            self.events.stored(request, group, index, range(start, end), kept)
+
+    def _register_part(self, request: Request, index: int, num_tokens: int) -> None:
+        """Give the block in which the prompt's last part ends its second key, if it is among the full ones."""
+        block_size, hash_tokens = self.groups[index].block_size, self._keys.block_size
+        num_hashes = (request.num_prompt_tokens - 1) // hash_tokens
+        position, num_tokens_inside = divmod(num_hashes * hash_tokens, block_size)
+        if num_tokens_inside and position < num_tokens // block_size:
+            key = request.block_keys[num_hashes - 1] * len(self.groups) + index
+            is_new = self.parts.add(request.block_tables[index][position], key)
+            if is_new and self.events:
+                self.events.stored_part(request, self.groups[index], index, num_hashes - 1)
 
     def free(self, request: Request) -> None:
         """Let go of all blocks of ``request``; the deepest of a prefix will be evicted first."""
@@ -228,6 +252,7 @@ class KVCacheManager:
         if not self.pool.reset():
             return False
         self.phantom_blocks.clear()
+        self.parts.clear()
         for memory in self.host_memory:
             memory.clear()
         if self.events:
@@ -383,8 +408,13 @@ class KVCacheManager:
             for block, key in self.pool.evicted:
                 if self.events:
                     self.events.removed(*divmod(key, len(self.groups)))
+                    if (part_key := self.parts.remove(block)) is not None:
+                        self.events.removed(*divmod(part_key, len(self.groups)))
                 if self.offload and block not in self.phantom_blocks and self._find_filled(key) is None:
                     self.offload.store(key, block)
             self.pool.evicted.clear()
+        if self.parts.num_keys:
+            for block in blocks:
+                self.parts.remove(block)
         if self.phantom_blocks:
             self.phantom_blocks.difference_update(blocks)

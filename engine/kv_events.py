@@ -58,9 +58,26 @@ class KVEventLog:
 
         vLLM publishes the tokens of all newly full blocks, but hashes and extra keys only of those kept.
         """
-        block_size, lora = group.block_size, request.lora
-        hashes_per_block = block_size // self._keys.block_size
+        hashes_per_block = group.block_size // self._keys.block_size
         keys = request.block_keys[hashes_per_block - 1 :: hashes_per_block]
+        self._add_stored(request, group, group_index, group.block_size, keys, blocks, kept)
+
+    def stored_part(self, request: Request, group: CacheGroup, group_index: int, hash_index: int) -> None:
+        """A block of ``request`` has the key of its part up to block hash ``hash_index`` as well."""
+        block = range(hash_index, hash_index + 1)
+        self._add_stored(request, group, group_index, self._keys.block_size, request.block_keys, block, block)
+
+    def _add_stored(
+        self,
+        request: Request,
+        group: CacheGroup,
+        group_index: int,
+        block_size: int,
+        keys: Sequence[int],
+        blocks: range,
+        kept: Sequence[int],
+    ) -> None:
+        lora = request.lora
         event = BlockStored(
             block_hashes=tuple(self._published_hash(keys[position]) for position in kept),
             parent_block_hash=self._published_hash(keys[blocks.start - 1]) if blocks.start else None,

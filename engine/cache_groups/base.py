@@ -33,6 +33,8 @@ class CacheGroup(ABC):
 
     has_window = False
     """Whether the specification says ``window_tokens``."""
+    caches_parts = False
+    """Whether a part of a block is cached as well, where a hash covers less than a block."""
     forgets = False
     """Whether blocks are let go while the request runs."""
     hits_wait_a_step = False

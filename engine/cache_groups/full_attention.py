@@ -11,6 +11,8 @@ from engine.request import BlockTables
 class FullAttentionGroup(CacheGroup):
     """Layers that look at every earlier token, so every block is kept as long as the request runs."""
 
+    caches_parts = True
+
     def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
         tables = leading_blocks(keys, 0, num_tokens // self.block_size, find)
         num_blocks = max(0, len(tables[0]) - self.num_dropped_blocks)

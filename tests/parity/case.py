@@ -341,7 +341,7 @@ class CaseRun:
         record["waiting"] = [request.request_id for request in self.scheduler.waiting]
         record["free_blocks"] = pool.num_free_blocks
         self._log_free_queue("free_queue", record)
-        record["map_entries"] = pool.num_cached_keys
+        record["map_entries"] = pool.num_cached_keys + self.scheduler.kv_cache.parts.num_keys
         record["hashed_blocks"] = pool.num_hashed_blocks
         record["prefix"] = dict(self.prefix)
         if self.case["kv_events"]:

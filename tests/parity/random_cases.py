@@ -65,7 +65,10 @@ def _draw_speculation(rng: random.Random, config: dict[str, Any]) -> None:
     """Let a third of the cases speculate; a random stream of its own leaves the others as they were."""
     if rng.random() < 0.67 or any(group["type"] == "mamba" for group in config.get("groups", ())):
         return
-    config["spec_method"] = rng.choice(("ngram", "suffix", "draft_model", "eagle", "eagle", "eagle3", "mtp", "dflash"))
+    methods = ["ngram", "suffix", "draft_model", "dflash"]
+    if not _has_parts(config):
+        methods += ["eagle", "eagle", "eagle3", "mtp"]
+    config["spec_method"] = rng.choice(methods)
     config["num_speculative_tokens"] = rng.randint(1, 5)
     config["disable_lookahead_block_hashes"] = rng.random() < 0.5
     config["disable_eagle_block_drop"] = rng.random() < 0.2
@@ -73,11 +76,19 @@ def _draw_speculation(rng: random.Random, config: dict[str, Any]) -> None:
         config["groups"] = [dict(group, eagle=rng.random() < 0.5) for group in config["groups"]]
 
 
+def _has_parts(config: dict[str, Any]) -> bool:
+    """Whether a hash covers less than a block of full attention."""
+    groups = config.get("groups", ())
+    hash_tokens = config.get("prefix_match_unit") or math.gcd(*(group["block_size"] for group in groups))
+    return any(group["type"] == "full" and group["block_size"] > hash_tokens for group in groups)
+
+
 def _draw_groups(rng: random.Random, config: dict[str, Any]) -> None:
     """Replace the one group of full attention by other kinds, of equal or different block sizes."""
     block_size = config["block_size"]
     sizes = rng.choice(((1,), (1,), (1, 2), (1, 3), (2, 3)))
-    groups: list[dict[str, Any]] = [{"type": "full", "block_size": block_size}] * rng.randint(0, 1)
+    size = block_size * rng.choice((1, *sizes))
+    groups: list[dict[str, Any]] = [{"type": "full", "block_size": size}] * rng.randint(0, 1)
     for _ in range(rng.randint(0 if groups else 1, 3)):
         if groups and rng.random() < 0.3:
             groups.append(dict(groups[-1]))
@@ -112,6 +123,10 @@ def _set_groups(rng: random.Random, config: dict[str, Any], groups: list[dict[st
     """Use ``groups`` in random order, with a retention interval and a pool that suit them."""
     rng.shuffle(groups)
     config["groups"] = groups
+    has_states = any(group["type"] == "mamba" for group in groups)
+    if len(groups) > 1 and not has_states and rng.random() < 0.2:
+        divisor = math.gcd(*(group["block_size"] for group in groups))
+        config["prefix_match_unit"] = rng.choice([unit for unit in range(1, divisor + 1) if divisor % unit == 0])
     is_sparse = any(group["type"] in ("sliding_window", "mamba") for group in groups)
     config["prefix_cache_retention_interval"] = rng.choice((0, 0, None, "m")) if is_sparse else 0
     if config["prefix_cache_retention_interval"] == "m":
