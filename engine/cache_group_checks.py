@@ -98,7 +98,7 @@ def _check_parts(config: EngineConfig) -> None:
     if "mamba" in larger:
         raise ValueError(
             f"cache_groups: expected states in blocks of the {hash_tokens} tokens that a hash covers, not larger ones: "
-            "their parts cannot be hit yet"
+            "parts of blocks cannot be hit yet"
         )
     if "full_attention" in larger and speculation and (config.hash_lookahead_tokens or speculation.drops_last_block):
         raise ValueError(

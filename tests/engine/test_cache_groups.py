@@ -121,8 +121,8 @@ def test_a_window_group_holds_no_more_than_its_window(window):
         ((CacheGroupSpec("sliding_window", 4),), {}, "cache_groups: expected a sliding_window of at least 1 token"),
         ((CacheGroupSpec("sliding_window", 4, 0),), {}, "cache_groups: expected a sliding_window of at least 1 token"),
         ((CacheGroupSpec("mamba", 4, 9),), {}, "cache_groups: expected no window of mamba, got 9"),
-        ((FULL, CacheGroupSpec("mamba", 8)), {}, "cache_groups: .* their parts cannot be hit yet"),
-        ((FULL, STATES), {"prefix_match_unit": 2}, "cache_groups: .* their parts cannot be hit yet"),
+        ((FULL, CacheGroupSpec("mamba", 8)), {}, "cache_groups: .* parts of blocks cannot be hit yet"),
+        ((FULL, STATES), {"prefix_match_unit": 2}, "cache_groups: .* parts of blocks cannot be hit yet"),
         (
             (FULL, STATES),
             {"enable_prefix_caching": False},

@@ -64,7 +64,7 @@ def test_what_is_not_modelled_is_named():
     with pytest.raises(UnsupportedCaseError, match="method: expected one of"):
         run_case(case | {"num_speculative_tokens": 2, "spec_method": "dspark"}, lines)
     groups = [{"type": "full"}, {"type": "mamba", "block_size": 32}]
-    with pytest.raises(UnsupportedCaseError, match="their parts cannot be hit yet"):
+    with pytest.raises(UnsupportedCaseError, match="parts of blocks cannot be hit yet"):
         run_case(case | {"groups": groups}, lines)
 
 
