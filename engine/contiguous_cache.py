@@ -10,6 +10,7 @@ from __future__ import annotations
 from engine.config import EngineConfig
 from engine.executor import BlockCopy, HostCopy
 from engine.kv_cache_manager import Hit
+from engine.observer import Demand, Observer
 from engine.range_pool import RangePool
 from engine.request import BlockTables, Request
 
@@ -30,8 +31,13 @@ class ContiguousCache:
         self._allocator = config.allocator
         self._max_model_len = config.max_model_len
         self.pool = RangePool(config.num_blocks)
+        self._observer: Observer | None = None
         self.ranges: dict[Request, tuple[int, int]] = {}
         """First slot and number of slots that each running request has."""
+
+    def observe(self, observer: Observer) -> None:
+        """Tell ``observer`` what is handed out and let go from now on."""
+        self._observer = observer
 
     def slots_to_reserve(self, request: Request) -> int:
         """Slots that ``request`` is given, whatever becomes of it.
@@ -66,6 +72,10 @@ class ContiguousCache:
         """Reserve a range when ``request`` is admitted (``hit``), None if none is free; then its next slots."""
         if hit is not None:
             num_slots = self.slots_to_reserve(request)
+            if self._observer:
+                num_free_slots = self.pool.num_free_blocks
+                demand = Demand(num_slots, num_free_slots, num_reserved_blocks=num_reserved_blocks)
+                self._observer.demanded(request, demand)
             if self.pool.num_free_blocks - num_slots < num_reserved_blocks:
                 return None
             start = self.pool.take(num_slots)
@@ -78,10 +88,14 @@ class ContiguousCache:
         (table,) = request.block_tables
         new_slots = list(range(start + len(table), start + request.num_computed_tokens + num_new_tokens))
         table += new_slots
+        if self._observer:
+            self._observer.allocated(request, [new_slots])
         return [new_slots]
 
     def free(self, request: Request) -> None:
         """Give the whole range of ``request`` back, if it has one."""
+        if self._observer:
+            self._observer.freed(request)
         if request in self.ranges:
             self.pool.give_back(*self.ranges.pop(request))
         request.block_tables = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
 from engine.request import BlockTables, Request
@@ -58,6 +59,18 @@ class ReplacedBlock(NamedTuple):
     block: int
 
 
+class AdmissionStop(Enum):
+    """Why no more requests were admitted to a step."""
+
+    NOBODY_WAITS = "nobody waits"
+    SEATS = "all seats are taken"
+    BUDGET = "the token budget is used up"
+    HELD = "prefill is held back"
+    STATE = "no state is worth keeping within the tokens left"
+    MEMORY = "too few blocks are free"
+    PREEMPTION = "a running request was preempted"
+
+
 @dataclass(slots=True)
 class Step:
     """One batch to run. The first three lists are parallel, in scheduling order.
@@ -97,8 +110,7 @@ class Step:
     num_drafts: dict[Request, int] = field(default_factory=dict)
     """Speculative decoding: how many of a request's last tokens are drafts to verify; requests without are left out.
     Those of a request that the step admits are padding, which the executor rejects."""
-    lacks_memory: bool = False
-    """Whether somebody was preempted, or the head of the queue not admitted, because too few blocks are free."""
+    admission_stop: AdmissionStop = AdmissionStop.NOBODY_WAITS
     total_tokens: int = 0
     """Sum of ``num_tokens``."""
 

@@ -12,6 +12,7 @@ from engine.contiguous_cache import ContiguousCache
 from engine.executor import BlockCopy, HostCopy
 from engine.forking import Forks
 from engine.kv_cache_manager import Hit, KVCacheManager
+from engine.observer import Observer
 from engine.offload_tier import OffloadTier
 from engine.range_pool import RangePool
 from engine.request import BlockTables, Request
@@ -40,6 +41,9 @@ class KVCache(Protocol):
     @property
     def forks(self) -> Forks | None:
         """How requests share blocks that are partly filled; None if they cannot."""
+
+    def observe(self, observer: Observer) -> None:
+        """Tell ``observer`` what happens from now on."""
 
     def start_step(self) -> None:
         """Take note that another step is being decided."""

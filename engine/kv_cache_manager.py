@@ -18,6 +18,7 @@ from engine.executor import BlockCopy, HostCopy
 from engine.forking import Forks
 from engine.host_pool import HostLoad
 from engine.kv_events import KVEventLog
+from engine.observer import Demand, Observer
 from engine.offload_tier import OffloadTier
 from engine.prefix_lookup import PrefixLookup
 from engine.request import BlockTables, Request
@@ -86,7 +87,14 @@ class KVCacheManager:
         first = config.num_swap_blocks + 1
         self.offload = OffloadTier(config.num_offload_blocks, first) if config.num_offload_blocks else None
         self.host_memory = [memory for memory in (self.swap, self.offload) if memory]
+        self._observer: Observer | None = None
         if self.events or self.offload:
+            self.pool.evicted = []
+
+    def observe(self, observer: Observer) -> None:
+        """Tell ``observer`` what is looked up, handed out, named and let go from now on."""
+        self._observer = observer
+        if self.pool.evicted is None:
             self.pool.evicted = []
 
     def start_step(self) -> None:
@@ -108,7 +116,10 @@ class KVCacheManager:
         """
         if self.swap and request in self.swap:
             tables, num_tokens, loads = self.swap.find(request, self._find_filled)
-            return Hit(tables, num_tokens, loads=loads, is_swapped=True)
+            hit = Hit(tables, num_tokens, loads=loads, is_swapped=True)
+            if self._observer:
+                self._observer.looked_up(request, [[] for _ in self.groups], hit)
+            return hit
         if not self._config.enable_prefix_caching:
             return Hit([[] for _ in self.groups], 0)
         self._extend_keys(request, request.num_tokens - self._keys.lookahead_tokens)
@@ -126,7 +137,10 @@ class KVCacheManager:
                 tables, num_tokens, _ = found
                 loads = self.offload.take_loads(tables, keys)
         request.junction_tokens = longest if longest > num_tokens else 0
-        return Hit(tables, num_tokens, num_phantom_tokens, loads, num_tokens - num_local_tokens)
+        hit = Hit(tables, num_tokens, num_phantom_tokens, loads, num_tokens - num_local_tokens)
+        if self._observer:
+            self._observer.looked_up(request, keys, hit)
+        return hit
 
     def allocate_slots(
         self,
@@ -154,20 +168,25 @@ class KVCacheManager:
             if hit is not None and self._unwritten_states and self._must_wait(hit):
                 return None
             tables = hit.block_tables if hit else request.block_tables
-            num_available_blocks = self.pool.num_free_blocks - num_reserved_blocks
+            num_missing_blocks = self._missing(num_slots, tables)
+            num_claimed_blocks = 0
             to_copy: list[tuple[int, int]] = []
             if self.forks.unwritten:
                 if hit is None:
                     to_copy = self.forks.blocks_to_copy(request)
+                    num_missing_blocks += len(to_copy)
                 else:
-                    num_available_blocks -= self.forks.num_copies_to_come()
+                    num_claimed_blocks = self.forks.num_copies_to_come()
             if hit is not None:
-                num_available_blocks -= self._num_idle(hit.block_tables) + len(hit.loads)
+                num_claimed_blocks += self._num_idle(hit.block_tables) + len(hit.loads)
                 if reserve_full_sequence:
                     num_sequence_slots = min(request.num_tokens, self._config.max_model_len)
-                    if self._missing_to_admit(num_sequence_slots, tables) > num_available_blocks:
-                        return None
-            if self._missing(num_slots, tables) + len(to_copy) > num_available_blocks:
+                    num_missing_blocks = max(num_missing_blocks, self._missing_to_admit(num_sequence_slots, tables))
+            num_free_blocks = self.pool.num_free_blocks
+            if self._observer:
+                demand = Demand(num_missing_blocks, num_free_blocks, num_claimed_blocks, num_reserved_blocks)
+                self._observer.demanded(request, demand)
+            if num_missing_blocks > num_free_blocks - num_claimed_blocks - num_reserved_blocks:
                 return None
             if hit is not None:
                 self._adopt(request, hit)
@@ -207,6 +226,8 @@ class KVCacheManager:
                 [keys[position - start] for position in kept],
             )
         self.pool.register(blocks, keys)
+        if self._observer:
+            self._observer.registered(request, keys, kept, index)
         if group.hits_wait_a_step:
             self._unwritten_states.update(keys)
         request.num_registered_blocks[index] = end
@@ -226,6 +247,8 @@ class KVCacheManager:
 
     def free(self, request: Request) -> None:
         """Let go of all blocks of ``request``; the deepest of a prefix will be evicted first."""
+        if self._observer:
+            self._observer.freed(request)
         for table in request.block_tables:
             self.pool.free(table[::-1])
         if self.forks.unwritten:
@@ -376,6 +399,8 @@ class KVCacheManager:
         request.num_slots = min(
             len(table) * group.block_size for table, group in zip(request.block_tables, self.groups, strict=True)
         )
+        if self._observer:
+            self._observer.allocated(request, new_blocks)
         return new_blocks
 
     def _take(self, count: int) -> list[int]:
@@ -406,6 +431,8 @@ class KVCacheManager:
         """Do what is due when ``blocks`` were handed out."""
         if self.pool.evicted:
             for block, key in self.pool.evicted:
+                if self._observer:
+                    self._observer.evicted(block, key)
                 if self.events:
                     self.events.removed(*divmod(key, len(self.groups)))
                     if (part_key := self.parts.remove(block)) is not None:

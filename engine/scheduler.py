@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from engine.block_keys import KeySpace
 from engine.config import EngineConfig
 from engine.draft_verification import DraftVerification
-from engine.executor import Admission, Step
+from engine.executor import Admission, AdmissionStop, Step
 from engine.forking import Forks, can_fork, waits_for_parent
 from engine.kv_cache import make_kv_cache
 from engine.kv_cache_manager import Hit
+from engine.observer import Observer
 from engine.prefill_pacing import PrefillPacing
 from engine.request import FinishReason, Request, RequestStatus
 from engine.retention import make_retention
@@ -41,6 +42,7 @@ class Scheduler:
         )
         self.kv_cache = make_kv_cache(config, self.keys)
         self.retention = make_retention(config.retention, self.kv_cache.pool)
+        self.observer: Observer | None = None
         self.running: list[Request] = []
         self.waiting = make_waiting_queue(config.scheduling_policy)
         self.statistics = EngineStatistics()
@@ -55,6 +57,11 @@ class Scheduler:
         )
         self._state_chunks = StateChunks(config) if config.caches_states else None
         self._forks = self.kv_cache.forks if config.parallel_sampling == "fork" else None
+
+    def observe(self, observer: Observer) -> None:
+        """Tell ``observer`` all that happens from now on."""
+        self.observer = observer
+        self.kv_cache.observe(observer)
 
     # ---------------------------------------------------------------- requests come and go
 
@@ -71,6 +78,8 @@ class Scheduler:
             return
         self.live[request.request_id] = request
         self.waiting.append(request)
+        if self.observer:
+            self.observer.arrived(request)
 
     def abort(self, request_id: str) -> Request | None:
         """End a live request and free its blocks; None if there is none."""
@@ -92,6 +101,8 @@ class Scheduler:
         while reset_running_requests and self.running:
             request = self.running.pop()
             request.drop_samples = request.num_in_flight_samples
+            if self.observer:
+                self.observer.preempted(request, None)
             self._preempt(request, may_swap=False)
         if not self.running:
             self.retention.release_all()
@@ -121,9 +132,10 @@ class Scheduler:
         hold_prefill = self._pacing.holds(self.running)
         self._schedule_running(step, chunk_limit, hold_prefill)
         preempts = len(self._preempted_since_step) > num_preempted_before
-        step.lacks_memory = preempts
-        if not preempts:
-            self._schedule_waiting(step, chunk_limit, hold_prefill)
+        if preempts:
+            step.admission_stop = AdmissionStop.PREEMPTION
+        else:
+            step.admission_stop = self._schedule_waiting(step, chunk_limit, hold_prefill)
         self._pacing.after_step(step)
         if not step.requests and not preempts and not self.config.vllm_strict:
             self._reject_stuck_head()
@@ -136,6 +148,8 @@ class Scheduler:
             step.replaced_blocks = self._forks.take_replaced()
         self._advance(step)
         self._count_admissions(step)
+        if self.observer:
+            self.observer.scheduled(step)
         return step
 
     def _schedule_running(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
@@ -161,6 +175,8 @@ class Scheduler:
                 position = self.running.index(victim)
                 del self.running[position]
                 self._roll_back(victim, step)
+                if self.observer:
+                    self.observer.preempted(victim, request)
                 self._preempt(victim)
                 if position <= index:
                     index -= 1
@@ -174,14 +190,19 @@ class Scheduler:
             if any(new_blocks):
                 step.new_blocks.append((request, new_blocks))
 
-    def _schedule_waiting(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
+    def _schedule_waiting(self, step: Step, chunk_limit: int, hold_prefill: bool) -> AdmissionStop:
         budget = self.config.token_budget
         skipped = []
-        while self.waiting and len(self.running) < self.config.max_running_requests:
+        stop = AdmissionStop.NOBODY_WAITS
+        while self.waiting:
+            if len(self.running) >= self.config.max_running_requests:
+                stop = AdmissionStop.SEATS
+                break
             budget_left = budget - step.total_tokens
             if self._drafts:
                 budget_left = self._drafts.limit(budget_left, step)
             if budget_left <= 0:
+                stop = AdmissionStop.BUDGET
                 break
             request = self.waiting.peek()
             if self._must_skip(request) or (self._forks and waits_for_parent(request, step)):
@@ -196,25 +217,29 @@ class Scheduler:
             if self._forks and can_fork(request, step, self._forks):
                 if self._fork(step, request, self._forks) or self.retention.give_up(request, is_alone=False):
                     continue
-                step.lacks_memory = True
+                stop = AdmissionStop.MEMORY
                 break
             hit = self.kv_cache.find_hit(request)
             num_new_tokens = request.num_tokens - hit.num_tokens
             if hold_prefill and num_new_tokens > 1:
+                stop = AdmissionStop.HELD
                 break
             if self._drafts and num_new_tokens == 1:
                 num_new_tokens = self._drafts.pad(step, request.num_tokens, hit.num_tokens)
                 if num_new_tokens > budget_left:
+                    stop = AdmissionStop.BUDGET
                     break
             if 0 < chunk_limit < num_new_tokens:
                 num_new_tokens = chunk_limit
             if num_new_tokens > budget_left:
                 if not self.config.enable_chunked_prefill:
+                    stop = AdmissionStop.BUDGET
                     break
                 num_new_tokens = budget_left
             if self._state_chunks:
                 num_new_tokens = self._state_chunks.cut(request, hit.num_tokens, num_new_tokens, chunk_limit)
                 if num_new_tokens == 0:
+                    stop = AdmissionStop.STATE
                     break
             new_blocks = self.kv_cache.allocate_slots(
                 request,
@@ -226,7 +251,7 @@ class Scheduler:
             if new_blocks is None:
                 if self.retention.give_up(request, is_alone=not self.running):
                     continue
-                step.lacks_memory = True
+                stop = AdmissionStop.MEMORY
                 break
             self.waiting.pop()
             self._admit(step, request, hit, num_new_tokens)
@@ -234,6 +259,7 @@ class Scheduler:
             self.waiting.put_back(request)
         if not hold_prefill:
             self._pacing.after_admission(self.waiting)
+        return stop
 
     def _chunk_limit(self) -> int:
         """Most tokens that one request may prefill in this step; 0 is no limit (spec section 5)."""
@@ -447,6 +473,8 @@ class Scheduler:
         if reason in (FinishReason.REJECTED, FinishReason.CAPACITY):
             self.statistics.num_rejected += 1
         self._ended.append(request)
+        if self.observer:
+            self.observer.ended(request)
 
     # ---------------------------------------------------------------- what vLLM would wait for for ever
 

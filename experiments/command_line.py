@@ -28,6 +28,7 @@ class Command:
 
 COMMANDS = {
     "replay": Command("experiments.replay", "simulate a server that is sent a trace; print what came of it"),
+    "explain": Command("experiments.explain", "what happened to one request of a replay, and why"),
     "size": Command("experiments.size", "from gigabytes to blocks, without a trace"),
     "trace inspect": Command("experiments.trace_inspect", "what is in a trace file, and what it lacks"),
     "trace generate": Command("experiments.trace_generate", "write a synthetic workload, seeded"),

@@ -20,7 +20,7 @@ def memory_use(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
     """Shares of the KV memory: means over the busy time, means over the part of it in which requests wait, and peak.
 
     The peak is the step with the most live tokens. None where there is no such step, and, of the shares, with several
-    cache groups: they fill blocks differently.
+    cache groups, which fill blocks differently, or forks, which share partly filled ones.
     """
     shares = memory_shares(recorder, config)
     steps = recorder.steps
@@ -28,7 +28,7 @@ def memory_use(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
     weights = busy_ns if busy_ns.any() else np.ones_like(busy_ns)
     waits = as_array(steps.waiting) > 0
     figures: dict[str, Any] = {}
-    is_known = len(config.group_specs) == 1 and len(waits) > 0
+    is_known = len(config.group_specs) == 1 and config.parallel_sampling != "fork" and len(waits) > 0
     for part, share in shares.items():
         figures[f"kv_memory_{part}_mean"] = _mean(share, weights) if is_known else None
         figures[f"kv_memory_{part}_mean_while_waiting"] = _mean(share, weights * waits) if is_known else None

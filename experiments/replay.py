@@ -39,7 +39,7 @@ from experiments.verdicts import verdicts
 from sim.draft_acceptance import DraftAcceptance
 from sim.host_link import HostLink
 from sim.recording import Recorder
-from sim.serving import ServerSimulation
+from sim.serving import Observe, ServerSimulation
 from sim.step_time import StepTimeModel
 from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
@@ -108,8 +108,12 @@ def replay(
     open_trace: Callable[[argparse.Namespace], Workload] = open_trace,
     *,
     show_progress: bool = False,
+    observe: Observe | None = None,
 ) -> Replayed:
-    """Simulate a server that is sent the trace that ``open_trace`` opens. UserError: settings that cannot be."""
+    """Simulate a server that is sent the trace that ``open_trace`` opens. UserError: settings that cannot be.
+
+    ``observe`` makes an observer of the scheduler.
+    """
     output = output_settings(args)
     sizing = resolve_sizing(args)
     speculation = speculation_options(args.speculative_config, async_scheduling=sizing.inputs.async_scheduling)
@@ -123,7 +127,7 @@ def replay(
             print(f"kvtwin: warning: {warning}", file=sys.stderr)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     with _progress(load.num_requests, show_progress) as advance:
-        recorder = simulate(args, config, step_time, link, speculation, load, advance)
+        recorder = simulate(args, config, step_time, link, speculation, load, advance, observe)
     machine = _machine(time.perf_counter() - started_s, time.process_time() - started_cpu_s)
     context = RunContext(
         model=sizing.inputs.shape.name,
@@ -148,6 +152,7 @@ def simulate(
     speculation: SpeculationOptions | None,
     load: Load,
     advance: Callable[[int], None],
+    observe: Observe | None = None,
 ) -> Recorder:
     """Run the simulation. UserError: with --strict, the first request that cannot be served."""
     acceptance = None
@@ -162,6 +167,7 @@ def simulate(
         max_concurrency=load.max_concurrency,
         acceptance=acceptance,
         check=args.check,
+        observe=observe,
         on_progress=advance,
         on_refusal=_raise_refusal if args.strict else None,
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from engine.executor import Step
+from engine.executor import AdmissionStop, Step
 from engine.request import FinishReason, Request
 from engine.scheduler import Scheduler
 from workloads.request_record import RequestRecord
@@ -64,6 +64,7 @@ class _Open:
         self.resumed_hit_tokens = 0
 
 
+_LACKS_MEMORY = (AdmissionStop.MEMORY, AdmissionStop.PREEMPTION)
 _computed_tokens, _slots = attrgetter("num_computed_tokens"), attrgetter("num_slots")
 
 
@@ -205,7 +206,7 @@ class Recorder:
         columns.waiting.append(len(self.scheduler.waiting))
         columns.free_blocks.append(self.scheduler.kv_cache.pool.num_free_blocks)
         computed_tokens = sum(map(_computed_tokens, self.scheduler.running))
-        columns.lacks_memory.append(step.lacks_memory)
+        columns.lacks_memory.append(step.admission_stop in _LACKS_MEMORY)
         columns.computed_tokens.append(computed_tokens)
         columns.unfilled_slots.append(sum(map(_slots, self.scheduler.running)) - computed_tokens)
         columns.unused_slots.append(0)

@@ -11,6 +11,11 @@ EOS_TOKEN = -2
 """Stands for the end-of-sequence token of a simulated output; no real token id is negative."""
 
 
+def sample_ids(record: RequestRecord) -> list[str]:
+    """The ids of the engine's requests for ``record``, as vLLM makes them."""
+    return [record.request_id] if record.n == 1 else [f"{index}_{record.request_id}" for index in range(record.n)]
+
+
 class RequestFactory:
     """Makes engine requests; equal prefixes of different records get equal block keys.
 
@@ -40,14 +45,13 @@ class RequestFactory:
         With several samples the first is the parent of the others.
         """
         stamp_ns = self._stamp(arrival_ns)
+        first_id, *sibling_ids = sample_ids(record)
+        parent = self._sample(record, first_id, stamp_ns)
         if record.n == 1:
-            return [self._sample(record, record.request_id, stamp_ns)]
-        parent = self._sample(record, f"0_{record.request_id}", stamp_ns)
+            return [parent]
         num_keyed_tokens = record.prompt_tokens - self._keys.lookahead_tokens
         parent.content.extend_keys(parent.block_keys, max(0, num_keyed_tokens) // self._keys.block_size)
-        siblings = [
-            self._sample(record, f"{index}_{record.request_id}", stamp_ns, parent) for index in range(1, record.n)
-        ]
+        siblings = [self._sample(record, sibling_id, stamp_ns, parent) for sibling_id in sibling_ids]
         for sibling in siblings:  # one prompt, also where nothing is known of it but its length
             sibling.block_keys += parent.block_keys
         return [parent, *siblings]

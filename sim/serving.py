@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.executor import Step, StepResult
 from engine.invariants import InvariantChecker
+from engine.observer import Observer
 from engine.request import Request
 from engine.scheduler import Scheduler
 from sim.clients import Clients
@@ -28,6 +29,9 @@ from sim.simulated_executor import PredictedStep, SimulatedExecutor
 from sim.step_time import StepTimeModel
 from workloads.errors import WorkloadError
 from workloads.request_record import RequestRecord
+
+Observe = Callable[[Scheduler, Callable[[], int]], Observer]
+"""Makes an observer of a scheduler, which may ask what time it is, in ns."""
 
 _PATIENCE_STEPS = 10_000
 """Steps without any output token before the run is suspected to make no progress."""
@@ -55,6 +59,7 @@ class ServerSimulation:
         max_concurrency: int | None = None,
         acceptance: DraftAcceptance | None = None,
         check: bool = False,
+        observe: Observe | None = None,
         on_progress: Callable[[int], None] | None = None,
         on_refusal: Callable[[str, str], None] | None = None,
     ) -> None:
@@ -63,11 +68,13 @@ class ServerSimulation:
         ``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why.
 
         ``acceptance`` says how good drafts are, where ``config`` speculates. ``check`` verifies every invariant of the
-        engine after every step, which is slow.
+        engine after every step, which is slow. ``observe`` makes an observer of the engine's decisions.
         """
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
         self._clock = Clock()
+        if observe:
+            self.scheduler.observe(observe(self.scheduler, lambda: self._clock.now_ns))
         self._clients = Clients(self._clock, self._serve, max_concurrency)
         self._core = EngineCore(self.scheduler)
         self._executor = SimulatedExecutor(step_time, host_link, acceptance)

@@ -27,7 +27,7 @@ class SlotCounter(Recorder):
             held |= set(slots)
             if self.scheduler.config.allocator != "paged":
                 ranges.append((request, *cache.ranges[request]))
-        self.seen.append((written, held, ranges, bool(step.lacks_memory)))
+        self.seen.append((written, held, ranges, step.admission_stop.name in ("MEMORY", "PREEMPTION")))
 
     def counts(self, num_slots):
         """Slots of each part, per step."""
