@@ -35,6 +35,7 @@ COMMANDS = {
     "sweep": Command("experiments.sweep", "replay a trace under many settings; compare"),
     "curve": Command("experiments.curve", "the hit rate at every cache size, in one pass"),
     "plot": Command("experiments.plot", "pictures of a run or a sweep"),
+    "isolation": Command("experiments.isolation", "what response times tell other tenants; what cache salts cost"),
     "demo": Command("experiments.demo", "replay a bundled workload on a small pool"),
     "models": Command("experiments.list_models", "models known by name"),
     "gpus": Command("experiments.list_gpus", "GPUs known by name"),

@@ -94,13 +94,13 @@ class Replayed:
     """The figures under the keys of docs/output.md."""
     heading: list[str]
     """Lines that say what was simulated."""
-    _recorder: Recorder
+    recorder: Recorder
     _configuration: dict[str, Any]
     _machine: dict[str, Any]
 
     def files(self) -> dict[str, bytes]:
         """The files of the run's folder, by name."""
-        return run_files(self._recorder, self._configuration, self.summary, self._machine)
+        return run_files(self.recorder, self._configuration, self.summary, self._machine)
 
 
 def replay(

@@ -20,12 +20,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.yaml_files import read_yaml
+from experiments.yaml_files import check_mapping, read_yaml
 
 _KEYS = ("description", "trace", "options", "axes", "points", "columns")
 _NOT_OPTIONS = ("out", "json", "help")
@@ -78,19 +77,13 @@ class SweepSpec:
 
 def read_sweep_spec(path: Path, trace: str | None = None) -> SweepSpec:
     """Read a specification; ``trace`` replaces the trace that it names. UserError: file, key, what was expected."""
-    data = read_yaml(path)
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: expected a mapping with some of {', '.join(_KEYS)}")
-    for key in data:
-        if key not in _KEYS:
-            near = get_close_matches(str(key), _KEYS, n=1, cutoff=0)[0]
-            raise UserError(f"{path}: {key}: unknown key, expected one of {', '.join(_KEYS)}; nearest: {near}")
-    common = _options(path, "options", data.get("options") or {})
+    data = check_mapping(str(path), read_yaml(path), _KEYS)
+    common = read_options(path, "options", data.get("options") or {})
     axes = _axes(path, data.get("axes") or {})
     entries = data.get("points") if data.get("points") is not None else [{}]
     if not isinstance(entries, list) or not entries:
         raise UserError(f"{path}: points: expected a list of mappings")
-    bases = [_options(path, f"points[{index}]", entry) for index, entry in enumerate(entries)]
+    bases = [read_options(path, f"points[{index}]", entry) for index, entry in enumerate(entries)]
     if trace is None and data.get("trace") is not None:
         trace = str(data["trace"])
     points = []
@@ -101,7 +94,7 @@ def read_sweep_spec(path: Path, trace: str | None = None) -> SweepSpec:
         point_trace = varied.get("trace", trace)
         if point_trace is None:
             raise UserError(f"{path}: trace: expected a workload file, here or on the command line")
-        arguments = (str(point_trace), *_arguments(common | varied))
+        arguments = (str(point_trace), *command_words(common | varied))
         points.append(SweepPoint(len(points), varied, arguments))
     return SweepSpec(path, str(data.get("description") or ""), tuple(points), _columns(path, data.get("columns")))
 
@@ -136,7 +129,8 @@ def _combinations(axes: list[list[Options]]) -> Iterator[Options]:
         yield merged
 
 
-def _options(path: Path, where: str, data: Any) -> Options:
+def read_options(path: Path, where: str, data: Any) -> Options:
+    """The options that stand ``where`` in ``path``, without dashes. UserError: no mapping, or not for a sweep."""
     if not isinstance(data, dict):
         raise UserError(f"{path}: {where}: expected a mapping of options, got {data!r}")
     return {_option(path, where, name): value for name, value in data.items()}
@@ -157,7 +151,7 @@ def _columns(path: Path, data: Any) -> tuple[str, ...]:
     return tuple(data)
 
 
-def _arguments(options: Options) -> Iterator[str]:
+def command_words(options: Options) -> Iterator[str]:
     """Command-line words: true and false are switches, null leaves the option out, lists are several words."""
     for name, value in options.items():
         if name == "trace" or value is None:
