@@ -60,6 +60,10 @@ class ContiguousCache:
         """Nothing."""
         return Hit([[]], 0)
 
+    def must_wait(self, hit: Hit) -> bool:
+        """Never."""
+        return False
+
     def allocate_slots(
         self,
         request: Request,

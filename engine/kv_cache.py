@@ -54,6 +54,9 @@ class KVCache(Protocol):
     def find_hit(self, request: Request) -> Hit:
         """The longest cached prefix of ``request``, short of its last known token."""
 
+    def must_wait(self, hit: Hit) -> bool:
+        """Whether ``hit`` cannot be adopted before the next step, whatever is free."""
+
     def allocate_slots(
         self,
         request: Request,

@@ -142,6 +142,13 @@ class KVCacheManager:
             self._observer.looked_up(request, keys, hit)
         return hit
 
+    def must_wait(self, hit: Hit) -> bool:
+        """Whether the hit includes a state that this step is only going to write."""
+        return bool(self._unwritten_states) and any(
+            group.hits_wait_a_step and any(self.pool.keys[block] in self._unwritten_states for block in table)
+            for group, table in zip(self.groups, hit.block_tables, strict=True)
+        )
+
     def allocate_slots(
         self,
         request: Request,
@@ -165,7 +172,7 @@ class KVCacheManager:
         if hit is None and num_slots <= request.num_slots:
             new_blocks: BlockTables = [[] for _ in self.groups]  # what most decode steps need: nothing
         else:
-            if hit is not None and self._unwritten_states and self._must_wait(hit):
+            if hit is not None and self.must_wait(hit):
                 return None
             tables = hit.block_tables if hit else request.block_tables
             num_missing_blocks = self._missing(num_slots, tables)
@@ -346,13 +353,6 @@ class KVCacheManager:
             and self.pool.keys[table[position]] == NO_KEY
             and group.is_kept(position, boundaries)
         ]
-
-    def _must_wait(self, hit: Hit) -> bool:
-        """Whether the hit includes a state that this step is only going to write."""
-        return any(
-            group.hits_wait_a_step and any(self.pool.keys[block] in self._unwritten_states for block in table)
-            for group, table in zip(self.groups, hit.block_tables, strict=True)
-        )
 
     def _num_idle(self, tables: BlockTables) -> int:
         """Blocks that leave the free queue when ``tables`` are adopted."""

@@ -249,7 +249,7 @@ class Scheduler:
                 reserve_full_sequence=self.config.scheduler_reserve_full_isl,
             )
             if new_blocks is None:
-                if self.retention.give_up(request, is_alone=not self.running):
+                if not self.kv_cache.must_wait(hit) and self.retention.give_up(request, is_alone=not self.running):
                     continue
                 stop = AdmissionStop.MEMORY
                 break

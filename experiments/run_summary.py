@@ -13,6 +13,7 @@ from engine.sizing.cache_plan import CachePlan
 from experiments.latencies import Latencies, as_array, served_rows
 from experiments.memory_use import memory_use
 from experiments.output_options import OutputSettings
+from experiments.session_figures import session_figures
 from sim.recording import NEVER, Recorder
 from workloads.time_units import SECOND_NS
 
@@ -76,6 +77,7 @@ def summarise(
         | memory_use(recorder, config)
         | _length_figures(recorder, plan)
         | (_speculation_figures(recorder) if config.speculation else {})
+        | session_figures(recorder, config)
     )
 
 

@@ -123,7 +123,30 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
     lines += [_row(f"  {reason}:", count) for reason, count in summary["rejected_by_reason"].items()]
     if summary["unfinished"]:
         lines.append(_row("Unfinished requests:", summary["unfinished"]))
-    return [*lines, "=" * WIDTH]
+    return [*lines, *_session_lines(summary), "=" * WIDTH]
+
+
+def _session_lines(summary: dict[str, Any]) -> list[str]:
+    """What later turns found of their history, and what retention held for them."""
+    lines = []
+    if summary["history_tokens"]:
+        lines.append(_row("History still cached at next turn (%):", _percent(summary["history_survival"])))
+        for bucket in summary["survival_by_pause"]:
+            start_s, end_s, turns = bucket["pause_from_s"], bucket["pause_to_s"], bucket["turns"]
+            pauses = f"from {start_s} s on" if end_s is None else f"{start_s} to {end_s} s"
+            survival = "none shared" if bucket["survival"] is None else _percent(bucket["survival"])
+            lines.append(_row(f"  pauses {pauses} ({turns} turns):", survival))
+    if summary["retention"] != "lru":
+        mean, peak = summary["pinned_blocks_mean"], summary["pinned_blocks_peak"]
+        forced, yielded = summary["pins_released_by_force"], summary["pins_released_under_pressure"]
+        lines += [
+            _row("Pinned blocks, peak / mean:", f"{peak} / {mean:.0f}"),
+            _row("Pins released by force / pressure:", f"{forced} / {yielded}"),
+        ]
+        if summary["mean_queue_ms_first_turns"] is not None:
+            queue_ms, ttft_ms = summary["mean_queue_ms_first_turns"], summary["mean_ttft_ms_first_turns"]
+            lines.append(_row("First turns, mean queue / TTFT (ms):", f"{queue_ms:.0f} / {ttft_ms or 0:.0f}"))
+    return lines
 
 
 def _memory_rows(summary: dict[str, Any]) -> list[str]:

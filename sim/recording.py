@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from engine.executor import AdmissionStop, Step
 from engine.request import FinishReason, Request
@@ -18,17 +20,40 @@ NEVER = -1
 """A time that did not come."""
 
 
+class _EndedTurn(NamedTuple):
+    """The latest turn of a session that has ended."""
+
+    finish_ns: int
+    block_keys: array[int]
+    """Keys of its full computed blocks: the history that the next turn can find."""
+
+    def num_shared_blocks(self, block_keys: Sequence[int]) -> int:
+        """Leading blocks that a turn with these keys repeats. Equal keys mean equal prefixes, so bisection finds it."""
+        most = min(len(block_keys), len(self.block_keys))
+        return bisect_left(range(most), True, key=lambda index: block_keys[index] != self.block_keys[index])
+
+
 class _Sent:
     """A record that a client sent, and whose samples are not all served yet."""
 
-    __slots__ = ("arrival_ns", "failed", "index", "num_open_samples", "request_id", "session", "source")
+    __slots__ = (
+        "arrival_ns",
+        "failed",
+        "index",
+        "num_open_samples",
+        "previous_turn",
+        "request_id",
+        "session",
+        "source",
+    )
 
-    def __init__(self, record: RequestRecord, index: int, now_ns: int) -> None:
+    def __init__(self, record: RequestRecord, index: int, now_ns: int, previous_turn: _EndedTurn | None) -> None:
         self.request_id = record.request_id
         self.index = index
         """How many records were sent before."""
         self.arrival_ns = now_ns
         self.num_open_samples = record.n
+        self.previous_turn = previous_turn
         self.session = record.session
         self.source = record.source
         self.failed = False
@@ -44,6 +69,7 @@ class _Open:
         "first_scheduled_ns",
         "first_token_ns",
         "forked_tokens",
+        "history_tokens",
         "last_token_ns",
         "num_tokens",
         "reserved_slots",
@@ -61,6 +87,7 @@ class _Open:
         self.reserved_slots = 0
         self.first_hit_tokens = 0
         self.forked_tokens = 0
+        self.history_tokens = 0
         self.resumed_hit_tokens = 0
 
 
@@ -98,6 +125,10 @@ class RequestColumns:
     resumed_hit_tokens: array[int] = field(default_factory=_integers)
     """Tokens found again in the cache when the request resumed after preemptions."""
     preemptions: array[int] = field(default_factory=_integers)
+    pause_ns: array[int] = field(default_factory=_integers)
+    """From the end of the session's latest turn to the arrival; -1 where no turn of it had ended."""
+    history_tokens: array[int] = field(default_factory=_integers)
+    """Tokens that the prompt shares with that turn, as far as whole blocks can be hit."""
 
 
 @dataclass
@@ -127,6 +158,8 @@ class StepColumns:
     """Blocks copied to the host: swapped out or offloaded."""
     loaded_blocks: array[int] = field(default_factory=_integers)
     """Blocks copied from the host."""
+    pinned_blocks: array[int] = field(default_factory=_integers)
+    """Blocks that are held between the turns of sessions (``--retention``); they are not free."""
 
 
 class Recorder:
@@ -137,6 +170,7 @@ class Recorder:
         """The scheduler that is watched, with its statistics."""
         self._reserves = scheduler.config.allocator != "paged"
         self._open: dict[Request, _Open] = {}
+        self._ended_turns: dict[str, _EndedTurn] = {}
         self.requests = RequestColumns()
         self.steps = StepColumns()
         self.refused: Counter[str] = Counter()
@@ -168,7 +202,8 @@ class Recorder:
 
     def arrive(self, samples: Sequence[Request], record: RequestRecord, now_ns: int) -> None:
         """A record reaches the server, as one request per sample."""
-        sent = _Sent(record, self._num_sent, now_ns)
+        previous_turn = None if record.session is None else self._ended_turns.get(record.session)
+        sent = _Sent(record, self._num_sent, now_ns, previous_turn)
         for request in samples:
             self._open[request] = _Open(sent, record.prompt_tokens)
         self._num_sent += 1
@@ -191,6 +226,8 @@ class Recorder:
                     row.forked_tokens = admission.request.num_prompt_tokens
                 else:
                     row.first_hit_tokens = admission.num_hit_tokens
+                    if row.sent.previous_turn:
+                        row.history_tokens = self._history_tokens(admission.request, row.sent.previous_turn)
             if not admission.is_fork:
                 hit_tokens += admission.num_hit_tokens
             if self._reserves:
@@ -212,6 +249,7 @@ class Recorder:
         columns.unused_slots.append(0)
         columns.saved_blocks.append(len(step.saves))
         columns.loaded_blocks.append(len(step.loads))
+        columns.pinned_blocks.append(self.scheduler.retention.num_pinned_blocks)
 
     def run(self, start_ns: int, end_ns: int) -> None:
         """The oldest scheduled step of which this was not told yet ran from ``start_ns`` to ``end_ns``."""
@@ -265,6 +303,13 @@ class Recorder:
         columns.forked_tokens.append(row.forked_tokens)
         columns.resumed_hit_tokens.append(row.resumed_hit_tokens)
         columns.preemptions.append(request.num_preemptions)
+        columns.pause_ns.append(sent.arrival_ns - sent.previous_turn.finish_ns if sent.previous_turn else NEVER)
+        columns.history_tokens.append(row.history_tokens)
+        if request.session is not None:
+            num_computed_blocks = (request.num_tokens - 1) // self.scheduler.config.hash_block_tokens
+            self._ended_turns[request.session] = _EndedTurn(
+                now_ns, array("q", request.block_keys[:num_computed_blocks])
+            )
         if request.finish_reason in (FinishReason.REJECTED, FinishReason.CAPACITY) and not sent.failed:
             sent.failed = True
             self.incomplete_records.add(sent.index)
@@ -272,6 +317,12 @@ class Recorder:
             self.rejected[reason] += 1
             self.first_refused.setdefault(reason, f"{sent.source}: {request.finish_message}")
         return is_last
+
+    def _history_tokens(self, request: Request, previous_turn: _EndedTurn) -> int:
+        config = self.scheduler.config
+        shared_tokens = previous_turn.num_shared_blocks(request.block_keys) * config.hash_block_tokens
+        most_tokens = min(shared_tokens, request.num_prompt_tokens - 1)
+        return most_tokens - most_tokens % config.alignment_tokens
 
     def _reason(self, request: Request) -> str:
         if request.finish_reason is FinishReason.CAPACITY:

@@ -324,5 +324,5 @@ def test_contents_kept_over_a_change_of_weights_are_noticed(monkeypatch):
 
 
 def test_a_hit_on_a_state_that_is_not_written_yet_is_noticed(monkeypatch):
-    monkeypatch.setattr(KVCacheManager, "_must_wait", lambda *_: False)
+    monkeypatch.setattr(KVCacheManager, "must_wait", lambda *_: False)
     assert notices("recompute", "full and states")

@@ -68,6 +68,7 @@ def configurations(draw):
                 (),
                 (CacheGroupSpec("full_attention", 4), CacheGroupSpec("sliding_window", 4, 6)),
                 (CacheGroupSpec("sliding_window", 2, 7),),
+                (CacheGroupSpec("full_attention", 4), CacheGroupSpec("mamba", 4)),
             ]
         )
     )
