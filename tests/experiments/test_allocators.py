@@ -1,6 +1,7 @@
 """``kvtwin replay --allocator``: the same trace, without pages."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,13 @@ def test_nothing_is_said_of_memory_that_nobody_waited_for(summary_of, native):
     assert figures["kv_memory_live_mean_while_waiting"] is figures["mean_running_while_waiting"] is None
     assert figures["waiting_time_share"] == 0
     assert figures["kv_memory_live_peak"] > 0
+
+
+def test_the_comparison_of_the_document_can_be_run(kvtwin, native):
+    spec = Path(__file__).parents[2] / "experiments" / "configs" / "contiguous-vs-paged.yaml"
+    outcome = kvtwin("sweep", spec, native({}), "--dry-run")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.count("kvtwin replay") == 11
 
 
 def test_models_of_several_groups_are_refused(kvtwin, native):
