@@ -56,7 +56,7 @@ def test_counts_add_up(seed, groups, num_swap_blocks, num_offload_blocks):
 def test_an_infinite_tier_hits_what_an_infinite_pool_hits(seed, groups, asynchronous):
     """One request at a time, so that both admit in the same order; request by request, on all kinds of groups."""
     config, events = crowd(seed, GROUPS[groups], interrupted=False)
-    config |= {"async_scheduling": asynchronous, "enable_prefix_caching": True}
+    config |= {"async_scheduling": asynchronous, "enable_prefix_caching": True, "cache_groups": GROUPS[groups]}
     events = [event for event in events if isinstance(event, Arrival)]
     events = [Arrival(500 * i, e.prompt, e.max_tokens, e.root, e.stops, 0) for i, e in enumerate(events)]
     config["num_offload_blocks"] = INFINITE
