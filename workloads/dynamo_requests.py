@@ -17,7 +17,7 @@ from workloads.json_rows import JsonRow, json_rows, shown
 from workloads.nominal_arrivals import NominalArrivals
 from workloads.reader import Reader
 from workloads.recorded_thread import RecordedThread, RecordedTurn
-from workloads.request_record import RequestRecord
+from workloads.request_record import Predecessor, RequestRecord
 from workloads.time_units import MILLISECOND_NS
 
 _SCHEMA = "dynamo.request.trace.v1"
@@ -57,7 +57,8 @@ class DynamoRequestsReader(Reader):
         dense_ids: dict[int | str, int] = {}
         arrivals = NominalArrivals()
         for ended in sorted(requests, key=lambda ended: ended.turn.sent_ns):
-            think_time_ns, after = None, ()
+            think_time_ns: int | None = None
+            after: tuple[Predecessor, ...] = ()
             if ended.session is not None:
                 if ended.session not in threads:
                     parent = threads.get(ended.parent or "")
