@@ -24,7 +24,7 @@ class ContiguousCache:
     disjoint; free and reserved slots together are the pool.
     """
 
-    swap = offload = forks = None
+    swap = offload = forks = events = None
     host_memory = ()
 
     def __init__(self, config: EngineConfig) -> None:

@@ -12,6 +12,7 @@ from engine.contiguous_cache import ContiguousCache
 from engine.executor import BlockCopy, HostCopy
 from engine.forking import Forks
 from engine.kv_cache_manager import Hit, KVCacheManager
+from engine.kv_events import KVEventLog
 from engine.observer import Observer
 from engine.offload_tier import OffloadTier
 from engine.range_pool import RangePool
@@ -44,6 +45,10 @@ class KVCache(Protocol):
 
     def observe(self, observer: Observer) -> None:
         """Tell ``observer`` what happens from now on."""
+
+    @property
+    def events(self) -> KVEventLog | None:
+        """The KV events since they were last taken; None where nobody asked for them, or nothing is cached."""
 
     def start_step(self) -> None:
         """Take note that another step is being decided."""

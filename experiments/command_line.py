@@ -36,6 +36,7 @@ COMMANDS = {
     "curve": Command("experiments.curve", "the hit rate at every cache size, in one pass"),
     "plot": Command("experiments.plot", "pictures of a run or a sweep"),
     "isolation": Command("experiments.isolation", "what response times tell other tenants; what cache salts cost"),
+    "export": Command("experiments.export", "a run in the format of another tool: Perfetto, Prometheus, vllm bench"),
     "demo": Command("experiments.demo", "replay a bundled workload on a small pool"),
     "models": Command("experiments.list_models", "models known by name"),
     "gpus": Command("experiments.list_gpus", "GPUs known by name"),

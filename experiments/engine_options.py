@@ -145,6 +145,7 @@ def engine_config(
             max_num_scheduled_tokens=args.max_num_scheduled_tokens,
             enable_prefix_caching=inputs.enable_prefix_caching,
             prefix_caching_hash_algo=args.prefix_caching_hash_algo,
+            enable_kv_cache_events=args.kv_events,
             hash_seed=os.environ.get("PYTHONHASHSEED"),
             enable_chunked_prefill=args.enable_chunked_prefill,
             long_prefill_token_threshold=args.long_prefill_token_threshold,

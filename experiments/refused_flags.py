@@ -18,7 +18,7 @@ NOT_MODELLED = {
     "--enable-expert-parallel": "expert parallelism is not modelled",
     "--cpu-offload-gb": "weights in host memory are not modelled",
     "--kv-transfer-config": "KV connectors are not modelled",
-    "--kv-events-config": "the engine makes KV events, but no command publishes them yet",
+    "--kv-events-config": "--kv-events keeps KV events in the run's folder",
     "--kv-cache-metrics": "block life-time metrics are not modelled yet",
     "--kv-cache-metrics-sample": "block life-time metrics are not modelled yet",
     "--mamba-block-size": "a state takes a block of attention, whose size --block-size raises",

@@ -24,6 +24,7 @@ from engine.sizing.cache_plan import CachePlan
 from experiments.allocator_options import add_allocator_argument, allocator_lines
 from experiments.engine_options import add_engine_arguments, engine_config
 from experiments.errors import UserError
+from experiments.event_recording import add_event_arguments, event_folder, recorded_events
 from experiments.host_memory import host_figures, host_link
 from experiments.load_options import Load, add_load_arguments, shape_load
 from experiments.output_options import add_output_arguments, output_settings
@@ -68,16 +69,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_load_arguments(parser)
     add_step_time_arguments(parser)
     add_output_arguments(parser)
+    add_event_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay a trace. Exit code 1 when nothing was completed, or the server hung."""
     if args.out:
         check_free(args.out)
-    replayed = replay(args, show_progress=True)
-    summary = replayed.summary
-    if args.out:
-        write_run_folder(args.out, replayed.files())
+    with event_folder(args) as streamed:
+        replayed = replay(args, show_progress=True, events=streamed)
+        summary = replayed.summary
+        if args.out:
+            write_run_folder(args.out, replayed.files(), streamed)
     if args.json:
         print(json.dumps({"date": _now()} | summary, indent=2, allow_nan=False))
     else:
@@ -109,10 +112,12 @@ def replay(
     *,
     show_progress: bool = False,
     observe: Observe | None = None,
+    events: Path | None = None,
 ) -> Replayed:
     """Simulate a server that is sent the trace that ``open_trace`` opens. UserError: settings that cannot be.
 
-    ``observe`` makes an observer of the scheduler.
+    ``observe`` makes an observer of the scheduler. What ``--events`` and ``--kv-events`` ask for is written into the
+    folder ``events``.
     """
     output = output_settings(args)
     sizing = resolve_sizing(args)
@@ -127,7 +132,7 @@ def replay(
             print(f"kvtwin: warning: {warning}", file=sys.stderr)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     with _progress(load.num_requests, show_progress) as advance:
-        recorder = simulate(args, config, step_time, link, speculation, load, advance, observe)
+        recorder = simulate(args, config, step_time, link, speculation, load, advance, observe, events)
     machine = _machine(time.perf_counter() - started_s, time.process_time() - started_cpu_s)
     context = RunContext(
         model=sizing.inputs.shape.name,
@@ -153,6 +158,7 @@ def simulate(
     load: Load,
     advance: Callable[[int], None],
     observe: Observe | None = None,
+    events: Path | None = None,
 ) -> Recorder:
     """Run the simulation. UserError: with --strict, the first request that cannot be served."""
     acceptance = None
@@ -172,7 +178,8 @@ def simulate(
         on_refusal=_raise_refusal if args.strict else None,
     )
     try:
-        recorder = simulation.run(load)
+        with recorded_events(args, simulation, events):
+            recorder = simulation.run(load)
     except OverflowError:
         raise UserError("the simulated time passes 292 years: look at --step-time and the trace's times") from None
     if args.strict and recorder.first_refused:  # the engine gave up requests that it had taken

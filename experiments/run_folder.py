@@ -46,18 +46,25 @@ def run_files(
     }
 
 
-def write_run_folder(folder: Path, files: dict[str, bytes]) -> None:
+def partial_path(folder: Path, suffix: str = "") -> Path:
+    """A name beside ``folder`` for what is not whole yet; whoever next writes ``folder`` removes what is left of it."""
+    return folder.with_name(f".{folder.name}.partial-{os.getpid()}{suffix}")
+
+
+def write_run_folder(folder: Path, files: dict[str, bytes], streamed: Path | None = None) -> None:
     """Write ``files`` under a temporary name, then rename, so that a killed run leaves nothing half-written.
 
-    Of several runs into one folder the first to end has it.
+    What lies in the folder ``streamed`` is moved there too. Of several runs into one folder the first to end has it.
     """
-    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    partial = partial_path(folder)
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         try:
             for name, content in files.items():
                 (partial / name).write_bytes(content)
+            for path in sorted(streamed.iterdir()) if streamed else ():
+                path.rename(partial / path.name)
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

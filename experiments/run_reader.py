@@ -39,12 +39,13 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The run's figures."""
-        path = self.path / "summary.json"
-        try:
-            summary: dict[str, Any] = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise UserError(f"{path}: not JSON: {error}") from None
-        return summary
+        return _read_json(self.path / "summary.json")
+
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        """When and where it ran; empty if the folder does not say so."""
+        path = self.path / "machine.json"
+        return _read_json(path) if path.is_file() else {}
 
     @cached_property
     def requests(self) -> Columns:
@@ -66,6 +67,14 @@ class Run:
         """What was run on what, in a line."""
         trace = Path(str(self.configuration["options"]["trace"])).name
         return f"{trace}: {self.configuration['model']}, {self.num_blocks:,} blocks"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    return data
 
 
 def read_table(path: Path) -> Columns:

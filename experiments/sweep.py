@@ -89,6 +89,8 @@ def _check_points(spec: SweepSpec) -> None:
             raise UserError(f"{spec.path}: {point.label}: {error}") from None
         if args.out or args.json:
             raise UserError(f"{spec.path}: {point.label}: --out and --json are the sweep's own")
+        if args.events or args.kv_events:
+            raise UserError(f"{spec.path}: {point.label}: --events and --kv-events are for a single replay")
 
 
 def _run(spec: SweepSpec, folder: SweepFolder | None, make_executor: Callable[[], Executor]) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.requests import RequestFactory
 from sim.simulated_executor import PredictedStep, SimulatedExecutor
+from sim.step_observer import StepObserver
 from sim.step_time import StepTimeModel
 from workloads.errors import WorkloadError
 from workloads.request_record import RequestRecord
@@ -72,6 +73,8 @@ class ServerSimulation:
         """
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
+        self.observers: list[StepObserver] = []
+        """Who else is told of every step; to be filled before the run."""
         self._clock = Clock()
         if observe:
             self.scheduler.observe(observe(self.scheduler, lambda: self._clock.now_ns))
@@ -185,6 +188,8 @@ class ServerSimulation:
             self._checker.check_step(step)
         self._tickets.append((self._executor.submit(step), self._clock.now_ns))
         self.recorder.schedule(step, self._clock.now_ns)
+        for observer in self.observers:
+            observer.scheduled(step, self._clock.now_ns)
 
     def _collect_oldest(self) -> StepResult:
         """The result of the oldest step in flight, which ran as soon as the device was free: all time is spent here."""
@@ -200,6 +205,8 @@ class ServerSimulation:
         step = self._core.process(result.tokens, result.num_drafts)
         self._steps_without_output = 0 if any(result.tokens) else self._steps_without_output + 1
         self.recorder.process(step, result.tokens, self._clock.now_ns)
+        for observer in self.observers:
+            observer.processed(step, self._clock.now_ns)
         if self._checker:
             self._checker.check()
         self._collect_ended()

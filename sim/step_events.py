@@ -1,0 +1,96 @@
+"""What happened in every step: who computed, came, was preempted and went, and what became of which block."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from engine.executor import Step
+from engine.request import Request
+from engine.scheduler import Scheduler
+from sim.block_changes import BlockChange, listen
+
+
+@dataclass(slots=True)
+class StepEvents:
+    """One step. Requests stand there by id; lists side by side are parallel."""
+
+    scheduled: list[str] = field(default_factory=list)
+    """Who computes in the step."""
+    scheduled_tokens: list[int] = field(default_factory=list)
+    output_tokens: list[int] = field(default_factory=list)
+    """Output tokens that the step delivered to each of them."""
+    admitted: list[str] = field(default_factory=list)
+    """Who starts, or starts again."""
+    hit_tokens: list[int] = field(default_factory=list)
+    """What each of them found in the cache, or had in the host."""
+    preempted: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    """Who ended since the step before."""
+    block_changes: list[int] = field(default_factory=list)
+    """`BlockChange` after `BlockChange` since the step before was scheduled, in order."""
+    blocks: list[int] = field(default_factory=list)
+    """The block of each."""
+    evictions: int = 0
+    """How many of the blocks that were taken had been hit-able."""
+
+
+class StepEventRecorder:
+    """A `sim.step_observer.StepObserver` that passes every step on when it is processed.
+
+    Put it on a server before anything arrives there: it stands in front of the methods of the block pool.
+    """
+
+    def __init__(self, scheduler: Scheduler, keep: Callable[[StepEvents], None]) -> None:
+        self._pool = scheduler.kv_cache.pool
+        self._keep = keep
+        self._open: deque[StepEvents] = deque()
+        self._num_tokens: dict[Request, int] = {}
+        """Known tokens of every request that was admitted and has not ended."""
+        self._changes: list[int] = []
+        self._blocks: list[int] = []
+        self._num_evictions = 0
+        listen(self._pool, self._note)
+
+    def scheduled(self, step: Step, now_ns: int) -> None:
+        """A step was scheduled."""
+        for admission in step.admitted:
+            self._num_tokens.setdefault(admission.request, admission.request.num_tokens)
+        for request in step.finished:
+            self._num_tokens.pop(request, None)
+        events = StepEvents(
+            scheduled=[request.request_id for request in step.requests],
+            scheduled_tokens=list(step.num_tokens),
+            admitted=[admission.request.request_id for admission in step.admitted],
+            hit_tokens=[admission.num_hit_tokens for admission in step.admitted],
+            preempted=[request.request_id for request in step.preempted],
+            finished=[request.request_id for request in step.finished],
+            block_changes=self._changes,
+            blocks=self._blocks,
+            evictions=self._pool.num_evictions - self._num_evictions,
+        )
+        self._changes, self._blocks, self._num_evictions = [], [], self._pool.num_evictions
+        self._open.append(events)
+
+    def processed(self, step: Step, now_ns: int) -> None:
+        """The output of the oldest step was delivered."""
+        events = self._open.popleft()
+        known = self._num_tokens
+        for request in step.requests:
+            before = known.get(request, request.num_tokens)
+            events.output_tokens.append(request.num_tokens - before)
+            if request in known:
+                known[request] = request.num_tokens
+        self._keep(events)
+
+    def close(self) -> None:
+        """Nothing can happen any more: pass on steps that were never processed, as a server that hangs leaves one."""
+        for events in self._open:
+            events.output_tokens = [0] * len(events.scheduled)
+            self._keep(events)
+        self._open.clear()
+
+    def _note(self, change: BlockChange, blocks: Sequence[int]) -> None:
+        self._changes += [change] * len(blocks)
+        self._blocks += blocks
