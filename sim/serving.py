@@ -73,7 +73,7 @@ class ServerSimulation:
         """
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
-        self.observers: list[StepObserver] = []
+        self.step_observers: list[StepObserver] = []
         """Who else is told of every step; to be filled before the run."""
         self._clock = Clock()
         if observe:
@@ -188,7 +188,7 @@ class ServerSimulation:
             self._checker.check_step(step)
         self._tickets.append((self._executor.submit(step), self._clock.now_ns))
         self.recorder.schedule(step, self._clock.now_ns)
-        for observer in self.observers:
+        for observer in self.step_observers:
             observer.scheduled(step, self._clock.now_ns)
 
     def _collect_oldest(self) -> StepResult:
@@ -205,7 +205,7 @@ class ServerSimulation:
         step = self._core.process(result.tokens, result.num_drafts)
         self._steps_without_output = 0 if any(result.tokens) else self._steps_without_output + 1
         self.recorder.process(step, result.tokens, self._clock.now_ns)
-        for observer in self.observers:
+        for observer in self.step_observers:
             observer.processed(step, self._clock.now_ns)
         if self._checker:
             self._checker.check()
