@@ -1,11 +1,15 @@
 """``--retention`` on the command line: figures of sessions, and mistakes."""
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
+from experiments.sweep_spec import read_sweep_spec
 from tests.experiments.conftest import SMALL_SERVER
+
+SWEEP = Path(__file__).parents[2] / "experiments" / "configs" / "retention.yaml"
 
 
 @pytest.fixture
@@ -28,6 +32,7 @@ def test_figures_of_sessions_agree_with_the_tables(kvtwin, chat, tmp_path, polic
     requests = pyarrow.parquet.read_table(tmp_path / "run" / "requests.parquet").to_pandas()
     steps = pyarrow.parquet.read_table(tmp_path / "run" / "steps.parquet").to_pandas()
     later = requests[requests.pause_ns >= 0]
+    assert set(read_sweep_spec(SWEEP).columns) <= set(summary)
     assert summary["retention"] == policy
     assert summary["later_turns"] == len(later) == 80
     assert summary["history_tokens"] == later.history_tokens.sum() > 0
