@@ -34,6 +34,8 @@ COMMANDS = {
     "trace generate": Command("experiments.trace_generate", "write a synthetic workload, seeded"),
     "sweep": Command("experiments.sweep", "replay a trace under many settings; compare"),
     "curve": Command("experiments.curve", "the hit rate at every cache size, in one pass"),
+    "limit": Command("experiments.limit", "the highest rate that holds: no preemption, hit rate, latencies"),
+    "compare": Command("experiments.compare", "runs side by side, differences first"),
     "plot": Command("experiments.plot", "pictures of a run or a sweep"),
     "isolation": Command("experiments.isolation", "what response times tell other tenants; what cache salts cost"),
     "export": Command("experiments.export", "a run in the format of another tool: Perfetto, Prometheus, vllm bench"),

@@ -6,12 +6,16 @@ import argparse
 import copy
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 from engine.sizing.group_planning import SizingError
 from experiments.curve_facts import Mark, curve_facts
 from experiments.curve_text import text_lines
 from experiments.errors import UserError
+from experiments.number_lists import shares, whole_numbers
 from experiments.parser import Number
+from experiments.simulated_points import simulated_points
 from experiments.sizing_options import add_sizing_arguments, plan_sizing, resolve_inputs
 from experiments.trace_options import add_trace_arguments, open_trace
 
@@ -22,6 +26,7 @@ more: requests that overlap, preemptions, a budget. Blocks count as in --num-gpu
 examples:
   kvtwin curve conversation_trace.jsonl.gz
   kvtwin curve trace.jsonl --model meta-llama/Llama-3.1-8B --gpu l40s,h200 --memory-fractions 0.5,0.92
+  kvtwin curve trace.jsonl --model Llama-3.1-8B --gpu h200 --plot curve.png --runs first-sweep
   kvtwin curve trace.jsonl --block-size 512 --at 1000,4000,16000 --json
 
 With --model and --gpu the sizes of these GPUs are marked (options of `kvtwin size` apply).
@@ -45,23 +50,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="estimate from this share of the blocks, with its error: for traces too large for memory",
     )
+    add("--plot", type=Path, metavar="FILE", help="draw the curve as FILE, .png or .svg")
+    add("--runs", type=Path, nargs="+", metavar="DIR", help="with --plot: runs and sweeps (--out) to draw as points")
     add("--json", action="store_true", help="print one JSON object instead of text")
     add_sizing_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the curve."""
-    sizes = _whole_numbers("--at", args.at)
+    sizes = whole_numbers("--at", args.at)
     marks, max_model_len = _marks(args)
+    _check_picture(args)
     workload = open_trace(args)
-    facts = curve_facts(workload, args.block_size, max_model_len, sizes, marks, args.sample)
+    facts = curve_facts(
+        workload, args.block_size, max_model_len, sizes, marks, args.sample, with_line=args.plot is not None
+    )
+    if args.plot:
+        _draw(args, facts)
     print(json.dumps(facts, indent=2, allow_nan=False) if args.json else "\n".join(text_lines(workload, facts)))
     return 0
 
 
+def _check_picture(args: argparse.Namespace) -> None:
+    """UserError, before anything is computed: a picture that cannot be drawn."""
+    if args.runs and not args.plot:
+        raise UserError("--runs: points of a picture, so they need --plot")
+    if args.plot and args.plot.suffix.lower() not in (".png", ".svg"):
+        raise UserError(f"--plot {args.plot}: expected a file that ends in .png or .svg")
+
+
+def _draw(args: argparse.Namespace, facts: dict[str, Any]) -> None:
+    simulated = {str(folder): simulated_points(folder, facts) for folder in args.runs or ()}
+    from experiments.pictures.curve import capacity_curve
+    from experiments.pictures.figure import save_as
+
+    try:
+        save_as(capacity_curve(facts, simulated), args.plot)
+    except OSError as error:
+        raise UserError(f"--plot {args.plot}: {error.strerror or error}") from None
+
+
 def _marks(args: argparse.Namespace) -> tuple[list[Mark], int]:
     """The cache of every GPU and memory fraction asked for, and the longest request that any of them takes."""
-    fractions = _shares("--memory-fractions", args.memory_fractions)
+    fractions = shares("--memory-fractions", args.memory_fractions)
     if not args.model:
         if args.gpu or fractions:
             raise UserError("--gpu and --memory-fractions: need --model")
@@ -86,21 +117,3 @@ def _marks(args: argparse.Namespace) -> tuple[list[Mark], int]:
             marks.append(Mark(name, plan.num_blocks))
             longest = max(longest, plan.max_model_len)
     return marks, longest
-
-
-def _whole_numbers(flag: str, text: str | None) -> list[int]:
-    try:
-        numbers = [int(word) for word in (text or "").split(",") if word.strip()]
-    except ValueError:
-        numbers = [0]
-    if any(number < 2 for number in numbers):
-        raise UserError(f"{flag}: expected whole numbers from 2, such as 10000,40000, got {text!r}")
-    return numbers
-
-
-def _shares(flag: str, text: str | None) -> list[float]:
-    number = Number(0, 1, above=True)
-    try:
-        return [number(word) for word in (text or "").split(",") if word.strip()]
-    except argparse.ArgumentTypeError as error:
-        raise UserError(f"{flag}: {error}") from None

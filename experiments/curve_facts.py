@@ -19,6 +19,9 @@ from workloads.workload import Workload
 _GOOD_SHARE = 0.9
 """Of the possible hits: the point that is worth a line of its own."""
 
+_LINE_DECADES, _LINE_POINTS = 4, 64
+"""What a picture shows."""
+
 _ROUND_SIZES = tuple(digit * 10**power for power in range(2, 10) for digit in (1, 2, 5))
 
 
@@ -31,13 +34,20 @@ class Mark:
 
 
 def curve_facts(
-    workload: Workload, block_size: int, max_model_len: int, sizes: list[int], marks: list[Mark], share: float | None
+    workload: Workload,
+    block_size: int,
+    max_model_len: int,
+    sizes: list[int],
+    marks: list[Mark],
+    share: float | None,
+    *,
+    with_line: bool = False,
 ) -> dict[str, Any]:
     """Everything that ``kvtwin curve`` prints; exact, or estimated from a ``share`` of the blocks.
 
-    UserError: nothing is known about prefixes.
+    ``with_line`` adds, as ``line``, points close enough for a picture. UserError: nothing is known about prefixes.
     """
-    chains = _Chains(workload, block_size, max_model_len)
+    chains = ServedChains(workload, block_size, max_model_len)
     curve = _Exact(chains) if share is None else _Estimated(chains, share)
     if not chains.num_known:
         raise UserError(f"{workload.path}: no prefix information: the hit rate cannot be known at any size")
@@ -63,7 +73,7 @@ def curve_facts(
         "marks": [
             {"name": mark.name} | (point(mark.num_blocks) if mark.num_blocks else {"blocks": None}) for mark in marks
         ],
-    }
+    } | ({"line": [point(size) for size in _line_sizes(curve.num_distinct_blocks)]} if with_line else {})
 
 
 class _Exact:
@@ -96,7 +106,7 @@ class _Estimated:
         return {"hit_rate": hits, "hit_rate_standard_error": error}
 
 
-class _Chains:
+class ServedChains:
     """The chains of a workload's requests that a server would take, counted on the way."""
 
     def __init__(self, workload: Workload, block_size: int, max_model_len: int) -> None:
@@ -114,6 +124,14 @@ class _Chains:
             self.queried_tokens += record.prompt_tokens
             self.num_known += record.knows_prefix
             yield prefix_chain(record, self._block_size)
+
+
+def _line_sizes(distinct_blocks: int) -> list[int]:
+    """Sizes in equal ratios, over as many powers of ten as there is something to see, past what holds everything."""
+    most = max(2 * distinct_blocks, 10)
+    least = max(most // 10**_LINE_DECADES, 2)
+    ratio = (most / least) ** (1 / _LINE_POINTS)
+    return sorted({round(least * ratio**index) for index in range(_LINE_POINTS + 1)})
 
 
 def _default_sizes(distinct_blocks: int) -> list[int]:

@@ -28,7 +28,11 @@ class Run:
         missing = [name for name in _FILES if not (self.path / name).is_file()]
         if missing:
             raise UserError(f"{self.path}: not the folder of a run: {missing[0]} is missing")
-        if not isinstance(self.configuration, dict) or "engine" not in self.configuration:
+        configuration = self.configuration
+        parts = (
+            [configuration.get(name) for name in ("options", "engine")] if isinstance(configuration, dict) else [None]
+        )
+        if not all(isinstance(part, dict) for part in parts):
             raise UserError(f"{self.path / 'config.yaml'}: not the configuration of a run")
 
     @cached_property
@@ -71,9 +75,11 @@ class Run:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(path.read_bytes())
+        data = json.loads(path.read_bytes())
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: not of a run: expected a mapping")
     return data
 
 

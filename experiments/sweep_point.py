@@ -6,14 +6,17 @@ What comes back is the content of the run's folder; only the process that drives
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any, TypeVar
 
 from experiments import replay, trace_options
 from experiments.errors import UserError
 from experiments.parser import CommandParser
 from workloads.errors import WorkloadError
 from workloads.workload import Workload
+
+T = TypeVar("T")
 
 _MOST_HELD_IDS = 20_000_000
 """Ids of tokens and prefixes that a worker holds in memory for a trace; larger traces are read again for each point."""
@@ -29,8 +32,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def run_point(arguments: Sequence[str]) -> dict[str, bytes] | str:
     """The files of the run's folder, or why it could not be run."""
+    return _outcome(lambda: replay.replay(parse(arguments), _open_once).files())
+
+
+def summary_of(args: argparse.Namespace) -> dict[str, Any] | str:
+    """The summary of a replay with these options, or why it could not be run."""
+    return _outcome(lambda: replay.replay(args, _open_once).summary)
+
+
+def _outcome(run: Callable[[], T]) -> T | str:
     try:
-        return replay.replay(parse(arguments), _open_once).files()
+        return run()
     except (UserError, WorkloadError) as error:
         return " ".join(str(error).split())
     except MemoryError:

@@ -15,6 +15,9 @@ from matplotlib.figure import Figure
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, the darker ones first."""
 
+KINDS: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}
+"""Kinds of files, with what must be left out of each for it to come out the same."""
+
 mpl.rcParams.update(
     {
         "axes.grid": True,
@@ -38,15 +41,19 @@ def new_figure(num_rows: int = 1, num_columns: int = 1, **settings: Any) -> tupl
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write ``name.png`` and ``name.svg``, each under a temporary name first; return their paths."""
-    paths = []
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-        path = folder / f"{name}.{kind}"
-        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-        try:
-            figure.savefig(partial, format=kind, metadata=metadata)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-        paths.append(path)
+    """Write ``name.png`` and ``name.svg``; return their paths."""
+    paths = [folder / f"{name}.{kind}" for kind in KINDS]
+    for path in paths:
+        save_as(figure, path)
     return paths
+
+
+def save_as(figure: Figure, path: Path) -> None:
+    """Write one file of a kind in `KINDS`, under a temporary name first."""
+    kind = path.suffix[1:].lower()
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        figure.savefig(partial, format=kind, metadata=KINDS[kind])
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

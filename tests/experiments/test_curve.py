@@ -3,15 +3,21 @@
 import json
 from itertools import accumulate
 
+import matplotlib.image
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.capacity_curve import CapacityCurve
+from experiments.curve_facts import Mark, curve_facts
 from experiments.optimal_eviction import OptimalEviction
+from experiments.pictures.curve import capacity_curve
 from experiments.prefix_chains import Chain, prefix_chain
 from experiments.sampled_curve import NUM_SAMPLES, SampledCurve
+from experiments.simulated_points import simulated_points
 from tests.experiments.conftest import mooncake_row, tokens
+from workloads.formats import open_workload
 from workloads.growing_prompt import GrowingPrompt
 from workloads.request_record import ImageSpan, RequestRecord
 
@@ -208,6 +214,71 @@ def test_what_a_server_refuses_is_left_out(kvtwin, native):
     facts = json.loads(kvtwin("curve", path, "--max-model-len", 100, "--json").out)
     assert (facts["num_requests"], facts["num_refused"], facts["queried_tokens"]) == (2, 2, 64)
     assert facts["ceiling_hit_rate"] == 16 / 64
+
+
+@pytest.fixture
+def replayed(kvtwin, sharing, tmp_path):
+    """Folders of a run and of a sweep of the same requests, and the curve's options for them."""
+    server = ("--max-model-len", 1024, "--max-concurrency", 1)
+    kvtwin("replay", sharing, *server, "--num-gpu-blocks-override", 90, "--out", tmp_path / "run")
+    spec = tmp_path / "spec.yaml"
+    options = {"max-model-len": 1024, "max-concurrency": 1}
+    axes = {"num-gpu-blocks-override": [20, 70, 400]}  # the first cannot be
+    spec.write_text(yaml.safe_dump({"trace": str(sharing), "options": options, "axes": axes}))
+    kvtwin("sweep", spec, "--out", tmp_path / "sweep")
+    return tmp_path / "run", tmp_path / "sweep"
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_picture_of_the_curve_with_replays_on_it(kvtwin, sharing, replayed, tmp_path, kind):
+    picture = tmp_path / f"curve.{kind}"
+    options = ("--model", "Llama-3.1-8B", "--gpu", "l40s", "--memory-fractions", "0.3,0.9", "--runs", *replayed)
+    contents = set()
+    for _ in range(2):
+        assert kvtwin("curve", sharing, "--max-model-len", 8192, *options, "--plot", picture).code == 0
+        contents.add(picture.read_bytes())
+    assert len(contents) == 1
+    if kind == "png":
+        assert min(matplotlib.image.imread(picture).shape[:2]) > 200
+    else:
+        assert picture.read_text().rstrip().endswith("</svg>")
+
+
+def test_the_picture_shows_what_was_computed(kvtwin, sharing, replayed):
+    facts = curve_facts(
+        open_workload(str(sharing), None), 16, 1024, [], [Mark("large", 500), Mark("none", None)], None, with_line=True
+    )
+    points = {folder.name: simulated_points(folder, facts) for folder in replayed}
+    assert [blocks for blocks, _ in points["run"] + points["sweep"]] == [90, 70, 400]
+    (axis,) = capacity_curve(facts, points).axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.lines}
+    ceiling = 100 * facts["ceiling_hit_rate"]
+    assert drawn["LRU, as vLLM evicts"] == [[p["blocks"], 100 * p["hit_rate"]] for p in facts["line"]]
+    assert drawn["clairvoyant: no policy beats it"] == [
+        [p["blocks"], 100 * p["optimal_hit_rate"]] for p in facts["line"]
+    ]
+    assert {y for _, y in drawn[f"nothing evicted: {ceiling:.1f} %"]} == {ceiling}
+    assert drawn["replayed: sweep"] == [[blocks, 100 * rate] for blocks, rate in points["sweep"]]
+    assert [text.get_text() for text in axis.texts] == ["large"]
+    sizes, rates = zip(*points["run"], *points["sweep"], strict=True)  # one at a time, they lie on the curve
+    exact = curve_facts(open_workload(str(sharing), None), 16, 1024, list(sizes), [], None)
+    assert [point["hit_rate"] for point in exact["points"]] == pytest.approx(rates)
+
+
+def test_pictures_that_cannot_be_drawn(kvtwin, write, sharing, replayed, tmp_path):
+    kvtwin("curve", sharing, "--plot", "x.pdf").complains("--plot x.pdf", ".png or .svg")
+    kvtwin("curve", sharing, "--plot", tmp_path / "absent" / "x.png").complains("--plot", "absent")
+    kvtwin("curve", sharing, "--runs", replayed[0]).complains("--runs", "--plot")
+    to = ("--plot", tmp_path / "x.png", "--runs")
+    kvtwin("curve", sharing, *to, tmp_path).complains(str(tmp_path), "not the folder of a run")
+    kvtwin("curve", sharing, "--block-size", 32, *to, replayed[0]).complains("run", "16 tokens per block", "32")
+    fewer = write(*(mooncake_row(index) for index in range(10)), name="fewer.jsonl")
+    kvtwin("curve", fewer, *to, replayed[1]).complains("sweep: not of this curve", "20000 prompt tokens", "10000")
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_sample_is_drawn_with_its_error(kvtwin, sharing, tmp_path):
+    assert kvtwin("curve", sharing, "--sample", 0.5, "--plot", tmp_path / "x.png").code == 0
 
 
 def test_mistakes(kvtwin, sharing, native):

@@ -1,0 +1,72 @@
+"""The limits of ``kvtwin limit``, to be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_HEADINGS = ("memory", "blocks", "criterion", "holds at", "(there)", "fails at", "(there)")
+
+
+def text_lines(facts: dict[str, Any]) -> list[str]:
+    """A row per server and criterion, and what to make of them."""
+    table = [_HEADINGS]
+    notes, num_replays = [], 0
+    for server in facts["servers"]:
+        memory = "as given" if server["memory_fraction"] is None else f"{server['memory_fraction']:g}"
+        if "error" in server:
+            notes.append(f"* memory {memory}: {server['error']}")
+            continue
+        num_replays += len(server["replays"])
+        start = (memory, f"{server['num_gpu_blocks']:,}")
+        for limit in server["limits"]:
+            table.append(
+                (
+                    *start,
+                    limit["criterion"],
+                    _rate(limit["highest_held"], "nowhere"),
+                    _value(limit.get("value_at_held")),
+                    _rate(limit["lowest_failed"], "nowhere"),
+                    _value(limit.get("value_at_failed")),
+                )
+            )
+            start = ("", "")
+            notes += _notes(facts, memory, limit)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(_cell(i, cell, widths[i]) for i, cell in enumerate(row)).rstrip() for row in table]
+    return [
+        f"kvtwin limit: {facts['trace']}, {facts['num_prompts']:,} requests; highest --{facts['rate_option']}",
+        "",
+        *lines,
+        "",
+        f"Bisection from {facts['lowest_rate']:g} to {facts['highest_rate']:g} in {num_replays} replays, to within "
+        f"{100 * facts['precision']:g} %: between the two rates of a row nothing was replayed.",
+        *notes,
+    ]
+
+
+def _notes(facts: dict[str, Any], memory: str, limit: dict[str, Any]) -> list[str]:
+    """What a row alone does not say."""
+    where = f"* memory {memory}, {limit['criterion']}"
+    notes = []
+    if limit["lowest_failed"] is None:
+        notes.append(f"{where}: holds up to {facts['highest_rate']:g}, the highest rate that is tried")
+    if limit["highest_held"] is None:
+        notes.append(f"{where}: fails even at {facts['lowest_rate']:g}, the lowest rate that is tried")
+    if limit["contradictions"]:
+        rates = ", ".join(f"{rate:g}" for rate in limit["contradictions"])
+        notes.append(f"{where}: not one boundary; the other way round at {rates}")
+    return notes
+
+
+def _rate(rate: float | None, absent: str) -> str:
+    return absent if rate is None else f"{rate:.4g}"
+
+
+def _value(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _cell(column: int, text: str, width: int) -> str:
+    return text.ljust(width) if column == 2 else text.rjust(width)

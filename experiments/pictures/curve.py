@@ -1,0 +1,68 @@
+"""The capacity curve as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments.pictures.figure import COLOURS, new_figure
+
+_MARKERS = "osD^v"
+
+
+def capacity_curve(facts: dict[str, Any], simulated: dict[str, list[tuple[int, float]]]) -> Figure:
+    """Hit rate over the size of the cache: as vLLM evicts, at best, with servers marked and replays as points.
+
+    ``facts`` are those of `curve_facts` with its line; ``simulated`` has (blocks, hit rate) by name.
+    """
+    figure, ((axis,),) = new_figure()
+    figure.set_size_inches(7.5, 4.4)
+    line = facts["line"]
+    blocks = [point["blocks"] for point in line]
+    axis.plot(blocks, _percents(line, "hit_rate"), color=COLOURS[0], label="LRU, as vLLM evicts")
+    if facts["sample"] is None:
+        optimal = _percents(line, "optimal_hit_rate")
+        axis.plot(blocks, optimal, color=COLOURS[2], linestyle="--", label="clairvoyant: no policy beats it")
+    else:
+        errors = _percents(line, "hit_rate_standard_error")
+        rates = _percents(line, "hit_rate")
+        low, high = ([rate + sign * error for rate, error in zip(rates, errors, strict=True)] for sign in (-1, 1))
+        axis.fill_between(blocks, low, high, color=COLOURS[0], alpha=0.25, linewidth=0, label="± one standard error")
+    ceiling = 100 * facts["ceiling_hit_rate"]
+    axis.axhline(ceiling, color="black", linestyle=":", label=f"nothing evicted: {ceiling:.1f} %")
+    for index, (name, points) in enumerate(simulated.items()):
+        xs, ys = zip(*sorted(points), strict=True)
+        axis.plot(
+            xs,
+            [100 * y for y in ys],
+            linestyle="",
+            marker=_MARKERS[index % len(_MARKERS)],
+            markersize=6,
+            markeredgecolor="white",
+            color=COLOURS[1] if index == 0 else COLOURS[3 + index % 3],
+            zorder=3,
+            label=f"replayed: {Path(name).name}",
+        )
+    above = axis.get_xaxis_transform()
+    for mark in facts["marks"]:
+        if mark["blocks"] is not None:
+            axis.axvline(mark["blocks"], color="black", alpha=0.45, linewidth=0.8)
+            axis.text(
+                mark["blocks"], 1.01, mark["name"], rotation=60, ha="left", va="bottom", fontsize=8, transform=above
+            )
+    axis.set_xscale("log")
+    axis.set(
+        xlim=(blocks[0], blocks[-1]),
+        ylim=(0, max(1.0, 1.12 * ceiling)),
+        xlabel=f"cache (blocks of {facts['block_size']} tokens)",
+        ylabel="hit rate (% of prompt tokens)",
+    )
+    figure.suptitle(f"{Path(facts['trace']).name}: {facts['num_requests']:,} requests")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+    return figure
+
+
+def _percents(points: list[dict[str, Any]], key: str) -> list[float]:
+    return [100 * point[key] for point in points]
