@@ -25,7 +25,11 @@ def three(replayed):
     """A small pool, the same again, and a pool twice as large."""
     fast = ("--rate-scale", 50)
     small = ("--num-gpu-blocks-override", 200, *fast)
-    return replayed("small", *small), replayed("again", *small), replayed("large", "--num-gpu-blocks-override", 400, *fast)
+    return (
+        replayed("small", *small),
+        replayed("again", *small),
+        replayed("large", "--num-gpu-blocks-override", 400, *fast),
+    )
 
 
 def facts_of(kvtwin, *runs):
