@@ -54,8 +54,8 @@ def measure(spec: IsolationSpec) -> dict[str, Any]:
     with tqdm(
         total=num_replays, unit="replay", delay=PROGRESS_DELAY_S, leave=False, desc="isolation", file=sys.stderr
     ) as bar:
+        workload = _workload_rows(spec, bar)  # first: its trace may not be there
         attack = list(_attack_rows(spec, bar))
-        workload = _workload_rows(spec, bar)
     return {"attack": attack, "workload": workload, "verdicts": _verdicts(attack, workload)}
 
 
