@@ -50,12 +50,13 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(spec: IsolationSpec) -> dict[str, Any]:
     """All figures: a row per setting of the attack, one per number of tenants, and verdicts."""
+    trace = open_trace(parse([spec.trace, *spec.options]))  # first: it may not be there
     num_replays = 4 * len(spec.attack.block_sizes) * len(spec.attack.background_requests_per_s) + len(spec.tenants) + 1
     with tqdm(
         total=num_replays, unit="replay", delay=PROGRESS_DELAY_S, leave=False, desc="isolation", file=sys.stderr
     ) as bar:
-        workload = _workload_rows(spec, bar)  # first: its trace may not be there
         attack = list(_attack_rows(spec, bar))
+        workload = _workload_rows(spec, trace, bar)
     return {"attack": attack, "workload": workload, "verdicts": _verdicts(attack, workload)}
 
 
@@ -86,9 +87,8 @@ def _attack_rows(spec: IsolationSpec, bar: Any) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _workload_rows(spec: IsolationSpec, bar: Any) -> list[dict[str, Any]]:
+def _workload_rows(spec: IsolationSpec, workload: Workload, bar: Any) -> list[dict[str, Any]]:
     """The trace without salts, then with one per tenant."""
-    workload = open_trace(parse([spec.trace, *spec.options]))
     rows: list[dict[str, Any]] = []
     for num_tenants in (None, *spec.tenants):
         records = list(workload if num_tenants is None else tenant_records(workload, num_tenants))
