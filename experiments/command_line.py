@@ -38,6 +38,7 @@ COMMANDS = {
     "compare": Command("experiments.compare", "runs side by side, differences first"),
     "plot": Command("experiments.plot", "pictures of a run or a sweep"),
     "isolation": Command("experiments.isolation", "what response times tell other tenants; what cache salts cost"),
+    "report": Command("experiments.report", "one HTML page about a run or a sweep, with the blocks as a film"),
     "export": Command("experiments.export", "a run in the format of another tool: Perfetto, Prometheus, vllm bench"),
     "demo": Command("experiments.demo", "replay a bundled workload on a small pool"),
     "models": Command("experiments.list_models", "models known by name"),

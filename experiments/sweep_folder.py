@@ -84,9 +84,7 @@ def read_sweep(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     import pyarrow
     import pyarrow.parquet
 
-    plan = read_yaml(path / "sweep.yaml")
-    if not isinstance(plan, dict) or not isinstance(plan.get("points"), list):
-        raise UserError(f"{path / 'sweep.yaml'}: not the plan of a sweep")
+    plan = _read_plan(path)
     axes = tuple(dict.fromkeys(name for point in plan["points"] for name in point["varied"]))
     results = path / "results.parquet"
     if not results.is_file():
@@ -97,6 +95,19 @@ def read_sweep(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{results}: not a table: {error}") from None
     return axes, rows
+
+
+def read_sweep_points(path: Path) -> tuple[str, list[list[str]]]:
+    """What a sweep is about, and the arguments of each point's replay. UserError: the folder is none."""
+    plan = _read_plan(path)
+    return plan.get("description") or "", [point["arguments"] for point in plan["points"]]
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    plan = read_yaml(path / "sweep.yaml")
+    if not isinstance(plan, dict) or not isinstance(plan.get("points"), list):
+        raise UserError(f"{path / 'sweep.yaml'}: not the plan of a sweep")
+    return plan
 
 
 def _plan(spec: SweepSpec) -> dict[str, Any]:

@@ -1,0 +1,140 @@
+"""``kvtwin report``: one HTML page about a run or a sweep, which loads nothing from a network."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.errors import UserError
+from experiments.event_file import has_events
+from experiments.output_options import output_settings
+from experiments.replay_command import replay_command
+from experiments.report_page import run_figures, sweep_figures
+from experiments.report_page.block_map import block_map
+from experiments.report_page.page import Page
+from experiments.report_page.words import sentences, tiles
+from experiments.run_reader import Run
+from experiments.run_text import bench_lines, cache_lines
+from experiments.sweep_folder import read_sweep, read_sweep_points
+
+EPILOGUE = """\
+Of a run: what came of it in words, its timeline, hit rate and latencies to zoom into, and, after `kvtwin replay
+--events`, the blocks of the pool as a film. Of a sweep: its points as a table to sort, and in figures.
+
+examples:
+  kvtwin replay demo --num-gpu-blocks-override 1800 --max-model-len 8192 --events --out first-run
+  kvtwin report first-run --out first-run.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``report``."""
+    add = parser.add_argument
+    add("folder", metavar="RUN|SWEEP", type=Path, help="folder of a replay (--out) or of a sweep (--out)")
+    add("--out", type=Path, metavar="FILE", help="page to write (else report.html in the folder itself)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page, and print its name."""
+    path = args.out or args.folder / "report.html"
+    try:
+        page = _of_sweep(args.folder) if (args.folder / "sweep.yaml").is_file() else _of_run(Run(args.folder))
+    except KeyError as error:
+        raise UserError(f"{args.folder}: has no {error}: another version of kvtwin wrote it; run it again") from None
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        partial.write_text(page.html(), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(f"--out {path}: {error.strerror or error}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    print(path)
+    return 0
+
+
+def _of_run(run: Run) -> Page:
+    summary, configuration = run.summary, run.configuration
+    page = Page(run.title)
+    page.tiles(tiles(summary))
+    page.items(summary["verdicts"], "verdicts")
+    page.items(sentences(summary), "sentences")
+    page.heading("Timeline")
+    page.figure("timeline", run_figures.timeline(run), 620)
+    if figure := run_figures.hit_rate(run):
+        page.heading("Hit rate")
+        page.figure("hit-rate", figure)
+    page.heading("Latencies")
+    page.figure("latencies", run_figures.latencies(run))
+    page.heading("Block map")
+    if has_events(run.path):
+        page.block_map(block_map(run))
+    else:
+        page.paragraph("Not recorded: replay with --events to see what becomes of the blocks.")
+    page.heading("All figures")
+    settings = output_settings(argparse.Namespace(**configuration["options"]))
+    page.preformatted("\n".join([*bench_lines(summary, settings), *cache_lines(summary)]))
+    page.heading("How to reproduce")
+    page.preformatted(f"{replay_command(configuration['options'])} --out RUN")
+    page.paragraph(f"kvtwin {configuration['kvtwin_version']}, which models vLLM {configuration['vllm_version']}.")
+    page.preformatted(yaml.safe_dump(configuration, sort_keys=False), "configuration")
+    return page
+
+
+_COLUMNS = {
+    "prefix_cache_hit_rate": "hit rate",
+    "num_preemptions": "preemptions",
+    "num_evictions": "evicted blocks",
+    "kv_cache_usage_peak": "peak usage",
+    "request_throughput": "requests/s",
+    "output_throughput": "output tokens/s",
+    "mean_ttft_ms": "mean TTFT (ms)",
+    "mean_tpot_ms": "mean TPOT (ms)",
+}
+"""Keys of the summary that the table of a sweep shows."""
+
+
+def _of_sweep(folder: Path) -> Page:
+    axes, rows = read_sweep(folder)
+    description, points = read_sweep_points(folder)
+    page = Page(f"Sweep over {', '.join(axes)}" if axes else "Sweep")
+    if description:
+        page.paragraph(description)
+    failed = [row for row in rows if row.get("error") is not None]
+    page.items([f"Point {row['point']} failed: {row['error']}" for row in failed], "verdicts")
+    done = [row for row in rows if row.get("error") is None]
+    page.heading("Points")
+    names = [*axes, *_COLUMNS]
+    cells = [[(_text(row.get(name)), row.get(name)) for name in names] for row in rows]
+    page.table([*axes, *_COLUMNS.values()], cells)
+    varied = [name for name in axes if len({str(row.get(name)) for row in done}) > 1]
+    numbers = [name for name in varied if all(_is_number(row.get(name)) for row in done)]
+    for name in numbers:
+        page.heading(f"Over {name}")
+        others = tuple(other for other in varied if other != name)
+        page.figure(f"over-{name}", sweep_figures.lines(done, name, others), 640)
+    if len(varied) == 2:
+        for x, y in combinations(numbers, 2):
+            page.heading(f"{x} by {y}")
+            page.figure(f"{x}-by-{y}", sweep_figures.heatmap(done, x, y), 380)
+    page.heading("How to reproduce")
+    page.preformatted("\n".join(shlex.join(["kvtwin", "replay", *point]) for point in points), "one replay per point")
+    return page
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return f"{value:,}" if _is_number(value) else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,290 @@
+"""``kvtwin report``: pages as a browser shows them, what stands on them, and which folders are refused."""
+
+import io
+import json
+import re
+import shlex
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import yaml
+from matplotlib.image import imread
+
+from experiments.command_line import main
+from experiments.demo import DEMO_OPTIONS
+from experiments.parser import CommandParser
+from experiments.replay import add_arguments
+from experiments.replay_command import replay_command
+from experiments.report_page import block_map as block_maps
+from experiments.report_page.block_map import CACHED, FREE, PRIVATE, SHARED, pool_states
+from experiments.run_reader import Run
+from tests.experiments.conftest import SMALL_SERVER
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --window-size=1200,1000"
+)
+
+
+@pytest.fixture(scope="module")
+def demo_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    assert main(["replay", "demo", *DEMO_OPTIONS.split(), "--events", "--out", str(folder), "--json"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweep_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    spec = {
+        "description": "Blocks of <b>two sizes</b>",
+        "trace": "demo",
+        "options": {"max-model-len": 8192, "num-prompts": 40},
+        "axes": {"block-size": [16, 32], "num-gpu-blocks-override": [10, 600, 1200]},
+    }
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+    assert main(["sweep", str(folder / "spec.yaml"), "--out", str(folder / "sweep")]) == 1  # ten blocks are too few
+    return folder / "sweep"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Chromium, with nothing of earlier sessions in it."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("there is no chromium with chromedriver (apt-get install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture
+def page(kvtwin, tmp_path):
+    def text(folder):
+        outcome = kvtwin("report", folder, "--out", tmp_path / "page.html")
+        assert (outcome.code, outcome.out) == (0, f"{tmp_path / 'page.html'}\n"), outcome
+        return (tmp_path / "page.html").read_text()
+
+    return text
+
+
+class Reader(HTMLParser):
+    """What a page loads from elsewhere, and the data in it."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.scripts = [], []
+        self._inside = None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self._inside = tag
+        self.loads += [v for k, v in attributes if k in ("src", "href") and v != "data:,"]
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts.append(data)
+
+
+def shown(element):
+    """Pixels of an element, as they are on the screen."""
+    return imread(io.BytesIO(element.screenshot_as_png))[..., :3]
+
+
+# ---------------------------------------------------------------- in a browser
+
+
+def test_a_run_in_a_browser(browser, page, demo_run, tmp_path):
+    page(demo_run)
+    browser.get((tmp_path / "page.html").as_uri())
+    for name in ("timeline", "hit-rate", "latencies"):
+        figure = browser.find_element("id", name)
+        assert figure.find_elements("css selector", "svg.main-svg .scatterlayer path.js-line"), name
+        assert len(np.unique(shown(figure).reshape(-1, 3), axis=0)) > 20
+    canvas, slider = browser.find_element("id", "pool"), browser.find_element("id", "slider")
+    choices = browser.find_elements("css selector", "#films input")
+    assert len(choices) == 2
+    for choice in choices:
+        choice.click()
+        captions, pictures = [], []
+        for key in ("\ue011", "\ue014", "\ue010"):  # home, right, end
+            slider.send_keys(key)
+            captions.append(browser.find_element("id", "caption").text)
+            pictures.append(shown(canvas))
+        assert len(set(captions)) == 3
+        assert (pictures[0] != pictures[2]).any()
+        assert slider.get_property("value") == slider.get_attribute("max")
+    last = pictures[2]
+    assert {tuple(round(float(c) * 255) for c in colour) for colour in np.unique(last.reshape(-1, 3), axis=0)} >= {
+        (0x00, 0x72, 0xB2),  # private
+        (0xE6, 0x9F, 0x00),  # shared
+    }
+    browser.find_element("id", "play").click()
+    assert "pause" in browser.find_element("id", "play").text
+    browser.find_element("id", "play").click()
+    webdriver = pytest.importorskip("selenium.webdriver")
+    webdriver.ActionChains(browser).move_to_element(canvas).perform()
+    assert re.fullmatch(r"block \d+: (free|cached, held by nobody|private|shared)", text_of(browser, "pointed"))
+    assert browser.get_log("browser") == []
+
+
+def text_of(browser, name):
+    return browser.find_element("id", name).text
+
+
+def test_a_sweep_in_a_browser(browser, page, sweep_folder, tmp_path):
+    page(sweep_folder)
+    browser.get((tmp_path / "page.html").as_uri())
+    figures = [figure.get_attribute("id") for figure in browser.find_elements("class name", "figure")]
+    assert figures == [
+        "over-block-size",
+        "over-num-gpu-blocks-override",
+        "block-size-by-num-gpu-blocks-override",
+    ]
+    assert browser.find_elements("css selector", "#over-block-size .points path.point")
+    assert browser.find_elements("css selector", ".heatmaplayer image")
+    assert "<b>two sizes</b>" in browser.find_element("tag name", "body").text
+    column = "tbody td:nth-child(3)"
+    head = browser.find_elements("css selector", "th button")[2]
+    for downwards in (False, True):
+        head.click()
+        rates = [cell.text for cell in browser.find_elements("css selector", column) if cell.text != "-"]
+        assert rates == sorted(rates, reverse=downwards)
+        assert len(set(rates)) > 1
+    assert browser.get_log("browser") == []
+
+
+# ---------------------------------------------------------------- what stands there
+
+
+def test_a_page_loads_nothing_and_comes_out_the_same(page, demo_run):
+    text = page(demo_run)
+    assert text == page(demo_run)
+    read = Reader(text)
+    assert read.loads == []
+    data = json.loads(read.scripts[0], parse_constant=pytest.fail)
+    assert set(data["figures"]) == {"timeline", "hit-rate", "latencies"}
+    assert len(text.encode()) < 6_000_000
+    assert "49 requests were preempted, 59 times in all" in text
+    assert "Tokens computed twice:                   14649 (5.99% of all)" in text
+
+
+def test_verdicts_stand_on_the_page(page, kvtwin, native, tmp_path):
+    kvtwin("replay", native({}, {}), *SMALL_SERVER, "--out", tmp_path / "run")
+    (verdict,) = json.loads((tmp_path / "run" / "summary.json").read_text())["verdicts"]
+    text = page(tmp_path / "run")
+    assert verdict in text
+    assert "replay with --events" in text
+    assert "hit-rate" not in json.loads(Reader(text).scripts[0])["figures"]
+
+
+def test_what_the_user_wrote_is_text(page, kvtwin, mooncake, tmp_path):
+    trace = mooncake(3, name="a</script><script>alert(1)</script>.jsonl".replace("/", "\u2215"))
+    kvtwin("replay", trace, *SMALL_SERVER, "--out", tmp_path / "run")
+    assert "<script>alert" not in page(tmp_path / "run")
+
+
+def test_the_command_leads_to_the_same_options(demo_run):
+    parser = CommandParser()
+    add_arguments(parser)
+    speculation = '{"method": "ngram", "num_speculative_tokens": 2}'
+    for words in (
+        ["demo", *DEMO_OPTIONS.split(), "--events"],
+        ["a file.jsonl", "--no-enable-prefix-caching", "--goodput", "ttft:500", "tpot:50", "--request-rate=inf"],
+        ["t", "--speculative-config", speculation, "--kv-cache-memory-bytes=1GiB"],
+        ["t", "--prefix-cache-retention-interval", "None", "--async-scheduling", "--seed", "3"],
+    ):
+        args = parser.parse_args(words)
+        command = shlex.split(replay_command(vars(args)))
+        assert command[:2] == ["kvtwin", "replay"]
+        assert vars(parser.parse_args(command[2:])) == vars(args)
+    options = Run(demo_run).configuration["options"]
+    assert replay_command(options).startswith("kvtwin replay demo --gpu=rtx-4090")
+
+
+# ---------------------------------------------------------------- the block map
+
+
+def test_the_pool_of_every_step_has_as_many_free_blocks_as_the_run_says(demo_run):
+    run = Run(demo_run)
+    wanted = list(range(len(run.steps["end_ns"])))
+    states = list(pool_states(run, wanted))
+    assert [state.step for state in states] == wanted
+    free = [int(np.isin(state.states, (FREE, CACHED)).sum()) for state in states]
+    assert free == run.steps["free_blocks"].tolist()
+    evictions = [row["evictions"] for row in pyarrow.parquet.read_table(demo_run / "events.parquet").to_pylist()]
+    evicted = [int(state.evicted.sum()) for state in states]
+    assert all(seen <= all_of_them for seen, all_of_them in zip(evicted, evictions, strict=True))
+    assert sum(evicted) > 0.99 * sum(evictions)  # the others became hit-able and were evicted between two states
+    seen = set(np.concatenate([np.unique(state.states) for state in states]).tolist())
+    assert seen == {FREE, CACHED, PRIVATE, SHARED}
+    some = [3, 1500, 1501, 2885]
+    for state in pool_states(run, some):  # whatever else is looked at
+        assert (state.states == states[state.step].states).all()
+
+
+def test_cells_of_several_blocks_show_what_most_of_them_are(monkeypatch, demo_run):
+    fine = block_maps.block_map(Run(demo_run))
+    assert (fine["num_cells"], fine["blocks_per_cell"]) == (1799, 1)
+    monkeypatch.setattr(block_maps, "MOST_CELLS", 600)
+    coarse = block_maps.block_map(Run(demo_run))
+    assert (coarse["num_cells"], coarse["blocks_per_cell"]) == (600, 3)
+    for film, coarse_film in zip(fine["films"], coarse["films"], strict=True):
+        for frame, coarse_frame in zip(film["frames"], coarse_film["frames"], strict=True):
+            for cell in range(0, 600, 37):
+                states = [int(digit, 16) % 4 for digit in frame["cells"][3 * cell : 3 * cell + 3]]
+                shown_state = int(coarse_frame["cells"][cell], 16) % 4
+                assert states.count(shown_state) == max(map(states.count, states))
+
+
+def test_the_close_film_shows_the_first_preemption(demo_run):
+    overview, close = block_maps.block_map(Run(demo_run))["films"]
+    assert 100 < len(overview["frames"]) <= block_maps.NUM_FRAMES
+    assert len(close["frames"]) == block_maps.STEPS_BEFORE + 1 + block_maps.STEPS_AFTER
+    frame = close["frames"][close["start"]]
+    assert re.fullmatch(r"\d+ preempted: c.*", frame["preempted"])
+    assert all("preempted" not in before for before in close["frames"][: close["start"]])
+    assert not any(set(each["cells"]) - set("0123") for each in overview["frames"])
+    evicted = [sum(int(digit, 16) // 4 % 2 for digit in each["cells"]) for each in close["frames"]]
+    told = [int(re.search(r"([\d,]+) blocks evicted\.", each["text"])[1].replace(",", "")) for each in close["frames"]]
+    assert sum(told) > 20
+    assert all(seen <= all_of_them for seen, all_of_them in zip(evicted, told, strict=True))
+    assert sum(evicted) > 0.9 * sum(told)
+
+
+@pytest.mark.parametrize(("blocks", "name"), [("2000", None), ("130", "eviction")])
+def test_films_of_runs_without_preemptions(kvtwin, mooncake, page, tmp_path, blocks, name):
+    server = ("--num-gpu-blocks-override", blocks, "--max-model-len", "2048", "--max-num-seqs", "1")
+    kvtwin("replay", mooncake(10), *server, "--events", "--out", tmp_path / "run")
+    films = json.loads(Reader(page(tmp_path / "run")).scripts[0])["block_map"]["films"]
+    assert [film["name"] for film in films[1:]] == ([f"step by step around the first {name}"] if name else [])
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_bad_input(kvtwin, demo_run, sweep_folder, tmp_path):
+    kvtwin("report", tmp_path).complains("not the folder of a run")
+    kvtwin("report", tmp_path / "absent").complains("absent")
+    kvtwin("report", demo_run, "--out", tmp_path / "a" / "b").complains("--out", "a/b")
+    copy = tmp_path / "copy"
+    shutil.copytree(demo_run, copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    del summary["num_evictions"]
+    (copy / "summary.json").write_text(json.dumps(summary))
+    kvtwin("report", copy).complains("copy", "num_evictions", "another version")
+    (copy / "summary.json").write_text("[1")
+    kvtwin("report", copy).complains("summary.json: not JSON")
+    shutil.copytree(sweep_folder, tmp_path / "sweep")
+    (tmp_path / "sweep" / "sweep.yaml").write_text("points: 3")
+    kvtwin("report", tmp_path / "sweep").complains("sweep.yaml: not the plan of a sweep")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "sweep"]
