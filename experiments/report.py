@@ -91,7 +91,6 @@ _COLUMNS = {
     "prefix_cache_hit_rate": "hit rate",
     "num_preemptions": "preemptions",
     "num_evictions": "evicted blocks",
-    "kv_cache_usage_peak": "peak usage",
     "request_throughput": "requests/s",
     "output_throughput": "output tokens/s",
     "mean_ttft_ms": "mean TTFT (ms)",

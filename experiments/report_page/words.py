@@ -53,4 +53,6 @@ def sentences(summary: dict[str, Any]) -> list[str]:
 
 
 def _duration(milliseconds: float) -> str:
-    return f"{milliseconds / 1000:,.2f} s" if milliseconds >= 1000 else f"{milliseconds:,.1f} ms"
+    if milliseconds < 1000:
+        return f"{milliseconds:,.1f} ms"
+    return f"{milliseconds / 1000:,.{2 if milliseconds < 100_000 else 0}f} s"
