@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.errors import UserError
 from experiments.exports import perfetto, prometheus, vllm_bench
-from experiments.run_reader import Run
+from experiments.run_reader import Run, written_by_this_version
 
 FORMATS = {"perfetto": perfetto.export, "prometheus": prometheus.export, "vllm-bench": vllm_bench.export}
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     shown = Run(args.folder)
     partial = args.out.with_name(f".{args.out.name}.partial-{os.getpid()}")
     try:
-        with open(partial, "w", encoding="utf-8") as file:
+        with written_by_this_version(args.folder), open(partial, "w", encoding="utf-8") as file:
             FORMATS[args.to](shown, file)
         partial.replace(args.out)
     except OSError as error:

@@ -19,7 +19,7 @@ from experiments.report_page import run_figures, sweep_figures
 from experiments.report_page.block_map import block_map
 from experiments.report_page.page import Page
 from experiments.report_page.words import sentences, tiles
-from experiments.run_reader import Run
+from experiments.run_reader import Run, written_by_this_version
 from experiments.run_text import bench_lines, cache_lines
 from experiments.sweep_folder import read_sweep, read_sweep_points
 
@@ -43,10 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page, and print its name."""
     path = args.out or args.folder / "report.html"
-    try:
+    with written_by_this_version(args.folder):
         page = _of_sweep(args.folder) if (args.folder / "sweep.yaml").is_file() else _of_run(Run(args.folder))
-    except KeyError as error:
-        raise UserError(f"{args.folder}: has no {error}: another version of kvtwin wrote it; run it again") from None
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         partial.write_text(page.html(), encoding="utf-8")

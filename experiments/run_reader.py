@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +73,15 @@ class Run:
         """What was run on what, in a line."""
         trace = Path(str(self.configuration["options"]["trace"])).name
         return f"{trace}: {self.configuration['model']}, {self.num_blocks:,} blocks"
+
+
+@contextmanager
+def written_by_this_version(folder: Path) -> Iterator[None]:
+    """UserError, naming the folder, where a figure or an option is looked for in vain."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{folder}: has no {error}: another version of kvtwin wrote it; run it again") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

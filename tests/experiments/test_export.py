@@ -1,6 +1,7 @@
 """``kvtwin export`` and the events of a replay: what other tools read out of a run is what happened in it."""
 
 import json
+import time
 from collections import Counter
 from itertools import pairwise
 from math import inf
@@ -127,6 +128,32 @@ def test_events_come_out_the_same(kvtwin, mooncake, tmp_path):
         if path.name != "machine.json":
             assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "trace.jsonl"]
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(script, kvtwin, mooncake, tmp_path):
+    trace = mooncake(30_000)
+    words = ("replay", trace, "--num-gpu-blocks-override", "2000", "--max-model-len", "4096", "--out", tmp_path / "run")
+    killed = script(*words, "--events")
+    while not list(tmp_path.glob(".run.partial-*/events.parquet")):
+        assert killed.poll() is None
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "run").exists()
+    assert kvtwin(*words, "--events", "--num-prompts", "5").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "trace.jsonl"]
+
+
+def test_an_id_may_come_again(kvtwin, native, export, tmp_path):
+    trace = native(*({"id": "again", "arrival_ns": 10**10 * turn, "output_tokens": 2 + turn} for turn in range(3)))
+    server = ("--num-gpu-blocks-override", "2000", "--max-model-len", "4096")
+    assert kvtwin("replay", trace, *server, "--events", "--out", tmp_path / "run").code == 0
+    result = json.loads(export(tmp_path / "run", "vllm-bench"))
+    assert [len(pauses) for pauses in result["itls"]] == [1, 2, 3]
+    queued = [
+        event for event in json.loads(export(tmp_path / "run", "perfetto"))["traceEvents"] if event["name"] == "queued"
+    ]
+    assert [event["ts"] for event in queued] == [0, 10**7, 2 * 10**7]
 
 
 def test_a_run_that_fails_leaves_nothing(kvtwin, write, tmp_path):

@@ -282,6 +282,13 @@ def test_bad_input(kvtwin, demo_run, sweep_folder, tmp_path):
     del summary["num_evictions"]
     (copy / "summary.json").write_text(json.dumps(summary))
     kvtwin("report", copy).complains("copy", "num_evictions", "another version")
+    outcome = kvtwin("export", copy, "--to", "prometheus", "--out", tmp_path / "x")
+    assert outcome.code == 0, "num_evictions is not exported"
+    (tmp_path / "x").unlink()
+    del summary["num_preemptions"]
+    (copy / "summary.json").write_text(json.dumps(summary))
+    outcome = kvtwin("export", copy, "--to", "prometheus", "--out", tmp_path / "x")
+    outcome.complains("copy", "num_preemptions", "another version")
     (copy / "summary.json").write_text("[1")
     kvtwin("report", copy).complains("summary.json: not JSON")
     shutil.copytree(sweep_folder, tmp_path / "sweep")
