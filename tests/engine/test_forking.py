@@ -24,6 +24,7 @@ GROUPS = {
     "window": (CacheGroupSpec("sliding_window", 4, 6),),
     "full and window": (*FULL, CacheGroupSpec("sliding_window", 4, 7)),
     "large blocks beside small ones": (*FULL, CacheGroupSpec("sliding_window", 8, 9)),
+    "parts of blocks": (CacheGroupSpec("full_attention", 8), CacheGroupSpec("sliding_window", 4, 7)),
     "chunks": (*FULL, CacheGroupSpec("chunked_local_attention", 4, 8)),
 }
 
