@@ -51,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
 def measure(spec: IsolationSpec) -> dict[str, Any]:
     """All figures: a row per setting of the attack, one per number of tenants, and verdicts."""
     trace = open_trace(parse([spec.trace, *spec.options]))  # first: it may not be there
+    if not any(record.knows_prefix for record in trace):
+        raise UserError(f"{spec.path}: workload: trace: {spec.trace} tells nothing of shared prefixes")
     num_replays = 4 * len(spec.attack.block_sizes) * len(spec.attack.background_requests_per_s) + len(spec.tenants) + 1
     with tqdm(
         total=num_replays, unit="replay", delay=PROGRESS_DELAY_S, leave=False, desc="isolation", file=sys.stderr
@@ -93,8 +95,6 @@ def _workload_rows(spec: IsolationSpec, workload: Workload, bar: Any) -> list[di
     for num_tenants in (None, *spec.tenants):
         records = list(workload if num_tenants is None else tenant_records(workload, num_tenants))
         summary = _replay(spec, spec.trace, workload_of(records, workload)).summary
-        if summary["prefix_cache_hits"] is None:
-            raise UserError(f"{spec.path}: workload: trace: {spec.trace} tells nothing of shared prefixes")
         bar.update()
         rows.append(
             {
