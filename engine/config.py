@@ -22,6 +22,7 @@ _WITHOUT_PAGES = {
     "block_size": 1,
     "cache_groups": (),
     "enable_prefix_caching": False,
+    "kv_cache_metrics": False,
     "preemption_mode": "recompute",
     "parallel_sampling": "prefix",
     "speculation": None,
@@ -81,6 +82,10 @@ class EngineConfig:
     num_offload_blocks: int = 0
     """Host blocks for evicted blocks; 0 is no offload tier."""
     enable_kv_cache_events: bool = False
+    kv_cache_metrics: bool = False
+    """Whether lifetimes of blocks are measured (:mod:`engine.block_metrics`)."""
+    kv_cache_metrics_sample: float = 0.01
+    """Share of the blocks that are."""
     retention: str = "lru"
     """What becomes of a session's blocks between its turns; vLLM knows only ``lru`` (:mod:`engine.retention`)."""
     speculation: Speculation | None = None
@@ -121,6 +126,10 @@ class EngineConfig:
         check_cache_groups(self)
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark: expected 0 <= watermark < 1, got {self.watermark}")
+        if not 0.0 < self.kv_cache_metrics_sample <= 1.0:
+            raise ValueError(
+                f"kv_cache_metrics_sample: expected a share above 0 and up to 1, got {self.kv_cache_metrics_sample}"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens: expected at least max_num_seqs ({self.max_num_seqs}), "

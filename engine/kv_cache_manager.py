@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.block_keys import KeySpace
+from engine.block_metrics import MeasuredBlockPool
 from engine.block_parts import BlockParts
 from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from engine.cache_groups import GroupContext, make_group
@@ -52,7 +53,10 @@ class KVCacheManager:
     def __init__(self, config: EngineConfig, keys: KeySpace) -> None:
         self._config = config
         self._keys = keys
-        self.pool = BlockPool(config.num_blocks)
+        if config.kv_cache_metrics:
+            self.pool: BlockPool = MeasuredBlockPool(config.num_blocks, config.kv_cache_metrics_sample)
+        else:
+            self.pool = BlockPool(config.num_blocks)
         self._alignment_tokens = config.alignment_tokens
         context = GroupContext(
             alignment_tokens=self._alignment_tokens,

@@ -52,6 +52,7 @@ class Request:
         "finish_reason",
         "is_deferred",
         "is_prefill_chunk",
+        "is_warm_up",
         "junction_tokens",
         "lora",
         "max_tokens",
@@ -130,6 +131,8 @@ class Request:
         """Whether the latest scheduled step ends before the last known token, and so samples nothing."""
         self.is_deferred = False
         """Whether admission passed over the request (LoRA limit, output in flight) and has not come back to it."""
+        self.is_warm_up = False
+        """Whether the request is served, but left out of the statistics of lookups."""
         self.num_preemptions = 0
         self.block_keys: list[int] = []
         self.junction_tokens = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.block_keys import KeySpace
+from engine.block_metrics import MeasuredBlockPool
 from engine.config import EngineConfig
 from engine.draft_verification import DraftVerification
 from engine.executor import Admission, AdmissionStop, Step
@@ -41,7 +42,10 @@ class Scheduler:
             lookahead_tokens=config.hash_lookahead_tokens,
         )
         self.kv_cache = make_kv_cache(config, self.keys)
-        self.retention = make_retention(config.retention, self.kv_cache.pool)
+        pool = self.kv_cache.pool
+        self.block_metrics = pool.metrics if isinstance(pool, MeasuredBlockPool) else None
+        """Lifetimes of blocks, if they are measured: whoever has a clock tells it the time."""
+        self.retention = make_retention(config.retention, pool)
         self.observer: Observer | None = None
         self.running: list[Request] = []
         self.waiting = make_waiting_queue(config.scheduling_policy)
@@ -110,6 +114,17 @@ class Scheduler:
         if done:
             self.statistics.recent_hit_rate.clear()
         return done
+
+    def start_counting(self) -> None:
+        """Begin all counts at 0: what came before was to warm up. Lookups of such requests are never counted."""
+        self.statistics.clear()
+        self.kv_cache.pool.num_evictions = 0
+        if self.block_metrics:
+            self.block_metrics.clear()
+        for memory in self.kv_cache.host_memory:
+            memory.pool.num_saved_blocks = memory.pool.num_loaded_blocks = 0
+        if self.kv_cache.swap:
+            self.kv_cache.swap.num_fallbacks = 0
 
     def has_requests(self) -> bool:
         """Whether there is anything to schedule, be it only word of finished requests."""
@@ -396,7 +411,7 @@ class Scheduler:
         counts = self.statistics.prefix_cache
         before = (counts.requests, counts.queries, counts.hits)
         for admission in step.admitted:
-            if admission.swapped or admission.is_fork:
+            if admission.swapped or admission.is_fork or admission.request.is_warm_up:
                 continue
             num_tokens, num_external_tokens = admission.request.num_tokens, admission.num_external_tokens
             num_hit_tokens = admission.num_hit_tokens - num_external_tokens

@@ -90,6 +90,11 @@ class SpeculationStatistics:
         for position in range(num_accepted):
             self.num_accepted_tokens_per_pos[position] += 1
 
+    def clear(self) -> None:
+        """Begin at 0."""
+        self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
+        self.num_accepted_tokens_per_pos = []
+
 
 @dataclass(slots=True)
 class EngineStatistics:
@@ -113,3 +118,9 @@ class EngineStatistics:
     """Tokens found in blocks that no step ever filled (vllm#43569); served only with ``vllm_strict``."""
     num_rejected: int = 0
     """Requests that could never run."""
+
+    def clear(self) -> None:
+        """Begin at 0, but for lookups: those of warm-up requests were not counted, and there were no others."""
+        self.num_steps = self.num_preemptions = self.num_rejected = self.num_forks = self.num_block_copies = 0
+        self.num_scheduled_tokens = self.num_recomputed_tokens = self.phantom_hit_tokens = 0
+        self.speculation.clear()

@@ -32,6 +32,8 @@ ENGINE_FLAGS = (
     "--enable-lora",
     "--max-loras",
     "--speculative-config",
+    "--kv-cache-metrics",
+    "--kv-cache-metrics-sample",
     *HOST_MEMORY_FLAGS,
 )
 """vLLM's flags that `add_engine_arguments` adds."""
@@ -100,6 +102,19 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="drafts of the next tokens, verified in one step; see docs/speculation.md",
     )
     add(
+        "--kv-cache-metrics",
+        action=switch,
+        default=False,
+        help="measure how long sampled blocks live, lie idle and wait for their next use",
+    )
+    add(
+        "--kv-cache-metrics-sample",
+        type=Number(0, 1),
+        default=0.01,
+        metavar="SHARE",
+        help="share of the blocks that are sampled, above 0",
+    )
+    add(
         "--retention",
         default="lru",
         metavar="POLICY",
@@ -160,6 +175,8 @@ def engine_config(
             retention=args.retention,
             preemption_mode=args.preemption_mode,
             parallel_sampling=args.parallel_sampling,
+            kv_cache_metrics=args.kv_cache_metrics,
+            kv_cache_metrics_sample=args.kv_cache_metrics_sample,
             vllm_strict=args.vllm_strict,
             **num_host_blocks,
         )

@@ -28,6 +28,13 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--num-prompts", type=Whole(), metavar="N", help="only the first N requests")
     add(
+        "--warmup-requests",
+        type=Whole(0),
+        default=0,
+        metavar="N",
+        help="serve the first N requests without counting them",
+    )
+    add(
         "--rate-scale",
         type=_RATE,
         default=1.0,

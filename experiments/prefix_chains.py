@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
+from itertools import groupby
 from typing import Any
 
 from workloads.request_record import RequestRecord
@@ -39,7 +41,16 @@ def prefix_chain(record: RequestRecord, block_size: int) -> Chain:
     A block is its tokens, everything before it, and what vLLM hashes beside tokens (LoRA, salt, images). Outputs are
     named where their tokens, or ids for them, are known; the last one's KV is never computed.
     """
-    runs = list(_runs(record, block_size))
+    return _chain(record, list(_runs(record, block_size)), block_size)
+
+
+def sibling_chain(record: RequestRecord, block_size: int) -> Chain:
+    """The chain of a further sample of ``record``: nothing is known of its output."""
+    only_prompt = replace(record, output_tokens=1, output_token_ids=None)
+    return _chain(record, list(_runs(only_prompt, block_size)), block_size)
+
+
+def _chain(record: RequestRecord, runs: list[Run], block_size: int) -> Chain:
     num_blocks = (record.prompt_tokens + max(record.output_tokens - 1, 0)) // block_size
     return Chain(
         runs,
@@ -54,6 +65,9 @@ def _runs(record: RequestRecord, block_size: int) -> Iterator[Run]:
         return _token_runs(record, record.token_ids, block_size)
     if record.hash_ids is not None:
         return _id_runs(record, record.hash_ids, block_size)
+    num_blocks = record.prompt_tokens // block_size
+    if record.n > 1 and num_blocks:  # its samples share the prompt, whatever it is
+        return iter([(_name((record.source, record.request_id)), num_blocks)])
     return iter(())
 
 
@@ -72,7 +86,7 @@ def _token_runs(record: RequestRecord, token_ids: Iterable[int], block_size: int
 
 
 def _id_runs(record: RequestRecord, prefix_ids: Iterable[int], block_size: int) -> Iterator[Run]:
-    """A run per id: a block belongs to the id that holds its last token. With images, a run per block."""
+    """A run per id: a block belongs to the id that holds its last token. An image begins another run."""
     name = _name((record.lora_name, record.cache_salt or None, record.hash_block_tokens))
     num_tokens = min(record.num_named_tokens, record.prompt_tokens + max(record.output_tokens - 1, 0))
     first_block = id_start = 0
@@ -83,8 +97,9 @@ def _id_runs(record: RequestRecord, prefix_ids: Iterable[int], block_size: int) 
             name = _mix(name, id_start)  # the same id may begin elsewhere in another prompt
             id_start = id_end
         if record.images:
-            for block in range(first_block, end_block):
-                yield _name((name, block, _images_before(record, (block + 1) * block_size))), 1
+            ends = range((first_block + 1) * block_size, end_block * block_size + 1, block_size)
+            for images, blocks in groupby(ends, partial(_images_before, record)):
+                yield _name((name, images)) if images else name, sum(1 for _ in blocks)
         elif end_block > first_block:
             yield name, end_block - first_block
         first_block = end_block

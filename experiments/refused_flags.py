@@ -19,8 +19,6 @@ NOT_MODELLED = {
     "--cpu-offload-gb": "weights in host memory are not modelled",
     "--kv-transfer-config": "KV connectors are not modelled",
     "--kv-events-config": "--kv-events keeps KV events in the run's folder",
-    "--kv-cache-metrics": "block life-time metrics are not modelled yet",
-    "--kv-cache-metrics-sample": "block life-time metrics are not modelled yet",
     "--mamba-block-size": "a state takes a block of attention, whose size --block-size raises",
     "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached with --enable-prefix-caching, else not",
     "--quantization": "the model's config.json tells how its weights are quantised",

@@ -22,11 +22,13 @@ from tqdm import tqdm
 from engine.config import VLLM_VERSION, EngineConfig
 from engine.sizing.cache_plan import CachePlan
 from experiments.allocator_options import add_allocator_argument, allocator_lines
+from experiments.block_metric_figures import block_metric_figures
 from experiments.engine_options import add_engine_arguments, engine_config
 from experiments.errors import UserError
 from experiments.event_recording import add_event_arguments, event_folder, recorded_events
 from experiments.host_memory import host_figures, host_link
 from experiments.load_options import Load, add_load_arguments, shape_load
+from experiments.miss_sources import MissSources
 from experiments.output_options import add_output_arguments, output_settings
 from experiments.run_folder import check_free, run_files, write_run_folder
 from experiments.run_summary import RunContext, summarise
@@ -130,9 +132,12 @@ def replay(
     if show_progress:
         for warning in workload.warnings:
             print(f"kvtwin: warning: {warning}", file=sys.stderr)
+    if args.warmup_requests >= load.num_requests:
+        raise UserError(f"--warmup-requests: nothing is left to count of {load.num_requests:,} requests")
+    misses = MissSources(config)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     with _progress(load.num_requests, show_progress) as advance:
-        recorder = simulate(args, config, step_time, link, speculation, load, advance, observe, events)
+        recorder = simulate(args, config, step_time, link, speculation, load, misses, advance, observe, events)
     machine = _machine(time.perf_counter() - started_s, time.process_time() - started_cpu_s)
     context = RunContext(
         model=sizing.inputs.shape.name,
@@ -142,7 +147,8 @@ def replay(
         max_concurrency=load.max_concurrency,
     )
     summary = summarise(recorder, config, sizing.plan, context, output)
-    summary |= host_figures(recorder, sizing, link)
+    summary |= host_figures(recorder, sizing, link) | misses.figures() | block_metric_figures(recorder)
+    summary["num_warmup_requests"] = args.warmup_requests
     summary["num_unsorted"] = workload.num_unsorted
     summary["verdicts"] = verdicts(summary, recorder, config, load)
     heading = _heading(args, sizing, config, step_time, speculation, workload, summary)
@@ -156,6 +162,7 @@ def simulate(
     link: HostLink | None,
     speculation: SpeculationOptions | None,
     load: Load,
+    misses: MissSources,
     advance: Callable[[int], None],
     observe: Observe | None = None,
     events: Path | None = None,
@@ -176,6 +183,8 @@ def simulate(
         observe=observe,
         on_progress=advance,
         on_refusal=_raise_refusal if args.strict else None,
+        watcher=misses,
+        num_warm_up_requests=args.warmup_requests,
     )
     try:
         with recorded_events(args, simulation, events):
@@ -242,6 +251,7 @@ def _heading(
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
         *(f"note    {note}" for note in inputs.notes),
         *([f"note    {speculation.describe()}"] if speculation else []),
+        *_warm_up_lines(summary["num_warmup_requests"]),
         *_group_lines(sizing.plan),
         *allocator_lines(config),
         capacity_line(sizing.plan),
@@ -253,6 +263,13 @@ def _heading(
             f"p95, {summary['p95_request_tokens']:,.0f} tokens"
         )
     return lines
+
+
+def _warm_up_lines(num_requests: int) -> list[str]:
+    """That the start of the run is not counted, if so."""
+    if not num_requests:
+        return []
+    return [f"note    the first {num_requests:,} requests warm the server up: in no figure but the number of requests"]
 
 
 def _group_lines(plan: CachePlan) -> list[str]:

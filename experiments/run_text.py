@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config import VLLM_VERSION
+from experiments.block_metric_figures import block_metric_rows
 from experiments.host_memory import host_rows
 from experiments.latencies import percentile_name
 from experiments.memory_use import PARTS
+from experiments.miss_text import miss_rows
 from experiments.output_options import OutputSettings
 
 WIDTH = 50
@@ -88,6 +90,7 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
         *_memory_rows(summary),
         _row("Hit tokens / queried tokens:", f"{'unknown' if hits is None else hits} / {queries}"),
         _row("Hit rate, tokens (%):", _percent(summary["prefix_cache_hit_rate"])),
+        _row("  possible, if all seen were kept (%):", _percent(summary["possible_hit_rate"])),
         _row("  of the last 1000 requests (%):", _percent(summary["prefix_cache_hit_rate_last_1000_requests"])),
         _row(
             f"  of {summary['prompt_full_blocks']} full prompt blocks (%):",
@@ -95,6 +98,7 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
         ),
         _row("  requests with a hit (%):", _percent(summary["request_hit_rate"])),
     ]
+    lines += [_row(label, value) for label, value in miss_rows(summary)]
     if summary["preempted_prefix_cache_requests"]:
         lines.append(
             _row(
@@ -104,6 +108,7 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
         )
     lines += [
         _row("Evicted blocks:", summary["num_evictions"]),
+        *(_row(label, value) for label, value in block_metric_rows(summary)),
         _row("Preemptions (requests):", f"{summary['num_preemptions']} ({summary['num_requests_preempted']})"),
     ]
     if summary["first_preemption_s"] is not None:

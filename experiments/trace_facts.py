@@ -11,7 +11,9 @@ from tqdm import tqdm
 
 from engine.config import VLLM_VERSION
 from experiments.infinite_cache import InfiniteCache
+from experiments.prefix_chains import prefix_chain
 from experiments.session_facts import SessionFacts, summary_of
+from experiments.shared_prefixes import SharedPrefixes
 from workloads.request_record import RequestRecord
 from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
@@ -19,16 +21,19 @@ from workloads.workload import Workload
 _KNOWN_BY = ("tokens", "hash_ids", "hash_ids_with_outputs", "length")
 
 
-def inspect_workload(workload: Workload, block_size: int = 16, max_model_len: int | None = None) -> dict[str, Any]:
+def inspect_workload(
+    workload: Workload, block_size: int = 16, max_model_len: int | None = None, num_top_prefixes: int = 0
+) -> dict[str, Any]:
     """Everything ``kvtwin trace inspect`` tells about ``workload``, as a dict for JSON. Reads it once more.
 
     ``sharing`` is None when no prompt is known by more than its length. Its ``hit_tokens`` follow vLLM's
     rule: the leading blocks that were seen, at most ``(prompt - 1) // block_size``, so that a token is left
-    to compute. ``num_over_length`` counts prompts that a server of ``max_model_len`` refuses; None if none is given.
+    to compute; its ``top_prefixes`` are the ``num_top_prefixes`` that save most of them. ``num_over_length`` counts
+    prompts that a server of ``max_model_len`` refuses; None if none is given.
     """
     if block_size < 1:
         raise ValueError(f"block size: expected at least 1 token, got {block_size}")
-    cache = InfiniteCache(block_size)
+    cache, shared = InfiniteCache(), SharedPrefixes()
     inputs, outputs, known_by = Counter[int](), Counter[int](), Counter[str]()
     full_blocks = hit_blocks = queried_tokens = hit_tokens = prompts_with_hit = 0
     sessions, loras, salts = SessionFacts(), set[str](), set[str]()
@@ -50,9 +55,14 @@ def inspect_workload(workload: Workload, block_size: int = 16, max_model_len: in
         known_by[_known_by(record)] += 1
         most_hits = (record.prompt_tokens - 1) // block_size
         if record.knows_prefix:
-            hits, leading = cache.add(record)
-            usable = min(leading, most_hits)
-            full_blocks += record.prompt_tokens // block_size
+            chain = prefix_chain(record, block_size)
+            hits = cache.add(chain)
+            usable = min(hits, most_hits)
+            if num_top_prefixes:
+                shared.add(chain.runs, usable, record.request_id)
+                for _ in range(record.n - 1):
+                    shared.add(chain.runs, most_hits, record.request_id)
+            full_blocks += chain.num_prompt_blocks
             hit_blocks += hits
             queried_tokens += record.prompt_tokens
             hit_tokens += usable * block_size
@@ -99,6 +109,7 @@ def inspect_workload(workload: Workload, block_size: int = 16, max_model_len: in
             "hit_token_share": hit_tokens / queried_tokens,
             "num_prompts": num_known,
             "num_prompts_with_hit": prompts_with_hit,
+            "top_prefixes": shared.top(num_top_prefixes, block_size),
         }
         if num_known
         else None,

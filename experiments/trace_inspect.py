@@ -77,8 +77,24 @@ def as_text(facts: dict[str, Any]) -> str:
         ):
             share = sharing[part] / sharing[whole] if sharing[whole] else 0.0
             row(label, f"{sharing[part]:,} of {sharing[whole]:,} ({share:.2%})")
+        lines += _prefix_lines(sharing)
     lines += ["", *(f"note: {note}" for note in facts["notes"])] if facts["notes"] else []
     return "\n".join(lines)
+
+
+def _prefix_lines(sharing: dict[str, Any]) -> list[str]:
+    """A table of the prefixes that save most, if it was asked for."""
+    prefixes = sharing["top_prefixes"]
+    if not prefixes:
+        return []
+    lines = ["", f"{'prefix tokens':>13}{'from':>11}{'requests':>10}{'saved tokens':>16}{'of hits':>9}  first hit by"]
+    for prefix in prefixes:
+        lines.append(
+            f"{prefix['prefix_tokens']:>13,}{prefix['counted_from_token']:>11,}{prefix['requests']:>10,}"
+            f"{prefix['saved_tokens']:>16,}{prefix['saved_tokens'] / sharing['hit_tokens']:>9.2%}"
+            f"  {prefix['first_request_id']}"
+        )
+    return lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,11 +104,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-model-len", type=Whole(), metavar="TOKENS", help="count the prompts that are too long for this limit"
     )
+    parser.add_argument(
+        "--top-prefixes", type=Whole(), default=0, metavar="N", help="show the N shared prefixes that save most tokens"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what is in ``args.trace``."""
-    facts = inspect_workload(open_trace(args), args.block_size, args.max_model_len)
+    facts = inspect_workload(open_trace(args), args.block_size, args.max_model_len, args.top_prefixes)
     print(json.dumps(facts, indent=2, allow_nan=False) if args.json else as_text(facts))
     return 0

@@ -13,6 +13,8 @@ from engine.config import EngineConfig
 from experiments.infinite_cache import InfiniteCache
 from experiments.latencies import as_array
 from experiments.load_options import Load
+from experiments.miss_text import why_low, why_no_hits
+from experiments.prefix_chains import prefix_chain
 from sim.recording import NEVER, Recorder
 from workloads.request_record import RequestRecord
 from workloads.time_units import SECOND_NS
@@ -57,36 +59,20 @@ def hits_verdict(summary: dict[str, Any], config: EngineConfig, load: Iterable[R
     if not config.enable_prefix_caching:
         return "hit rate 0: prefix caching is off"
     if summary["prefix_cache_hits"] == 0:
-        return f"hit rate 0: {_why_no_hits(config, summary['num_evictions'], load)}"
+        reason = why_no_hits(summary) or _why_nothing_is_shared(config.alignment_tokens, load)
+        return f"hit rate 0: {reason}"
     unknown = summary["num_requests_unknown_prefix"]
     if unknown:
         return f"the hit rate is a lower bound: prompts known by length only ({unknown:,}) count as misses"
-    return None
+    return why_low(summary)
 
 
-def _why_no_hits(config: EngineConfig, num_evictions: int, records: Iterable[RequestRecord]) -> str:
-    """Looks up all prompts in caches that never evict: as they are, as bare tokens, token by token."""
-    block_size = config.alignment_tokens
-    exact, bare, tokens = InfiniteCache(block_size), InfiniteCache(block_size), InfiniteCache(1)
-    samples_look_up = config.parallel_sampling == "prefix"
-    identities: set[str] = set()
-    bare_hits = longest = 0
+def _why_nothing_is_shared(block_size: int, records: Iterable[RequestRecord]) -> str:
+    """Looks up the first block of all prompts token by token, whatever their salt, LoRA and images."""
+    cache, longest = InfiniteCache(), 0
     for record in records:
-        samples_share = samples_look_up and record.n > 1 and record.prompt_tokens > block_size
-        if not record.knows_prefix and not samples_share:
-            continue
-        if samples_share or _hits(exact, record):
-            reasons = ["evicted before"] if num_evictions else []
-            if config.prefix_cache_retention_interval == 0 and any(s.is_cached_sparsely for s in config.group_specs):
-                reasons.append("not kept (--prefix-cache-retention-interval None keeps all)")
-            reasons.append("not computed yet when they were looked up")
-            return f"prompts share prefixes of at least one block, but the blocks were {', or '.join(reasons)}"
-        identities.update(_identities(record))
-        plain = replace(record, cache_salt=None, lora_name=None, images=())
-        bare_hits += _hits(bare, plain)
-        longest = max(longest, tokens.add(_first_tokens(plain, block_size))[1])
-    if bare_hits:
-        return f"prompts share prefixes, but their {' or '.join(sorted(identities))} differ"
+        if record.knows_prefix:
+            longest = max(longest, cache.add(prefix_chain(_first_tokens(record, block_size), 1)))
     if longest:
         return (
             f"shared prefixes are shorter than one block: the longest has {longest} tokens, a block {block_size} "
@@ -95,25 +81,13 @@ def _why_no_hits(config: EngineConfig, num_evictions: int, records: Iterable[Req
     return "no two prompts share a prefix"
 
 
-def _hits(cache: InfiniteCache, record: RequestRecord) -> int:
-    """Blocks that ``cache`` would have hit, under the rule that the last token is computed."""
-    return min(cache.add(record)[1], (record.prompt_tokens - 1) // cache.block_size)
-
-
-def _identities(record: RequestRecord) -> Iterable[str]:
-    """What sets the request's blocks apart from others with the same tokens."""
-    if record.cache_salt:
-        yield "cache salts"
-    if record.lora_name:
-        yield "LoRA adapters"
-    if record.images:
-        yield "images"
-
-
 def _first_tokens(record: RequestRecord, number: int) -> RequestRecord:
-    """The record with its prompt cut off behind ``number`` tokens, and without output."""
+    """The record with its prompt cut off behind ``number`` tokens, without output, salt, LoRA and images."""
     return replace(
         record,
+        cache_salt=None,
+        lora_name=None,
+        images=(),
         prompt_tokens=min(record.prompt_tokens, number),
         token_ids=None if record.token_ids is None else record.token_ids[:number],
         output_token_ids=None,

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -194,6 +194,13 @@ class Recorder:
         """Records, by index, of which a sample was given up or never ended."""
         self._num_sent = 0
         self._num_open_records = 0
+        self._first_step = 0
+
+    def start_anew(self) -> None:
+        """Forget all steps so far: the warm-up is over. Requests of the warm-up leave no row, whenever they end."""
+        self.scheduler.start_counting()
+        self._first_step = len(self.steps.scheduled_ns)
+        self.peak_requests = self._num_open_records
 
     def refuse(self, record: RequestRecord, reason: str) -> None:
         """Count a record that the front end refuses."""
@@ -210,7 +217,7 @@ class Recorder:
         self._num_open_records += 1
         if self._num_open_records > self.peak_requests:
             self.peak_requests = self._num_open_records
-        if not record.knows_prefix:  # but what further samples share is known
+        if not record.knows_prefix and not samples[0].is_warm_up:  # but what further samples share is known
             self.num_requests_unknown_prefix += 1
 
     def schedule(self, step: Step, scheduled_ns: int) -> None:
@@ -266,11 +273,12 @@ class Recorder:
             row = self._open.get(request)
             if row is None or request.num_tokens == row.num_tokens:
                 continue
-            num_delivered += request.num_tokens - row.num_tokens
+            if not request.is_warm_up:
+                num_delivered += request.num_tokens - row.num_tokens
             row.num_tokens = request.num_tokens
             if row.first_token_ns == NEVER:
                 row.first_token_ns = now_ns
-            else:
+            elif not request.is_warm_up:
                 latencies[now_ns - row.last_token_ns] += 1
             row.last_token_ns = now_ns
         if num_delivered:
@@ -286,6 +294,8 @@ class Recorder:
         sent.num_open_samples -= 1
         is_last = sent.num_open_samples == 0
         self._num_open_records -= is_last
+        if request.is_warm_up:
+            return is_last
         columns = self.requests
         assert request.finish_reason is not None
         columns.request_id.append(request.request_id)
@@ -335,7 +345,10 @@ class Recorder:
         self.end_ns = now_ns
         while len(self.steps.start_ns) < len(self.steps.scheduled_ns):  # a hanging server leaves one, without requests
             self.run(now_ns, now_ns)
-        left = {sent.index: sent for sent in (self._open[request].sent for request in unfinished)}
+        for column in fields(self.steps):
+            del getattr(self.steps, column.name)[: self._first_step]
+        rows = [self._open[request].sent for request in unfinished if not request.is_warm_up]
+        left = {sent.index: sent for sent in rows}
         self.incomplete_records.update(left)
         self.unfinished = [sent.request_id for sent in left.values() if not sent.failed]
         self.num_unsent = num_unsent

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import simpy
 
@@ -41,6 +41,19 @@ _PATIENCE_PREFILLS = 10
 """How often everything could have been prefilled in these steps, for the suspicion to be certain."""
 
 
+class Watcher(Protocol):
+    """Looks on while requests come, are scheduled, and go."""
+
+    def arrive(self, request: Request, record: RequestRecord, now_ns: int) -> None:
+        """A request, or one of its samples, reaches the server."""
+
+    def schedule(self, step: Step, now_ns: int) -> None:
+        """A step was scheduled."""
+
+    def end(self, request: Request, now_ns: int) -> None:
+        """A request ended, for whatever reason."""
+
+
 class ServerSimulation:
     """One server and the :class:`~sim.clients.Clients` that send it a workload.
 
@@ -63,10 +76,15 @@ class ServerSimulation:
         observe: Observe | None = None,
         on_progress: Callable[[int], None] | None = None,
         on_refusal: Callable[[str, str], None] | None = None,
+        watcher: Watcher | None = None,
+        num_warm_up_requests: int = 0,
     ) -> None:
         """Copies to and from the host take no time without a ``host_link``.
 
         ``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why.
+
+        The first ``num_warm_up_requests`` that are sent are served and left out of all that is recorded and counted;
+        ``watcher`` is told of them too.
 
         ``acceptance`` says how good drafts are, where ``config`` speculates. ``check`` verifies every invariant of the
         engine after every step, which is slow. ``observe`` makes an observer of the engine's decisions.
@@ -85,6 +103,9 @@ class ServerSimulation:
         self._checker = InvariantChecker(self.scheduler) if check else None
         self._on_progress = on_progress
         self._on_refusal = on_refusal
+        self._watcher = watcher
+        self._num_warm_up_left = num_warm_up_requests
+        self._block_metrics = self.scheduler.block_metrics
         self._num_done = 0
         self._record_of: dict[Request, RequestRecord] = {}
         self._turns_left: Counter[str] = Counter()
@@ -113,16 +134,25 @@ class ServerSimulation:
     # ---------------------------------------------------------------- requests come and go
 
     def _serve(self, record: RequestRecord) -> None:
+        is_warm_up = self._num_warm_up_left > 0
+        self._num_warm_up_left -= 1
+        if self._num_warm_up_left == -1:
+            self.recorder.start_anew()
         refusal = self._factory.refusal(record)
         if refusal:
-            self.recorder.refuse(record, refusal)
+            if not is_warm_up:
+                self.recorder.refuse(record, refusal)
             self._report_refusal(record, refusal)
             self._request_done(record)
             return
         now_ns = self._clock.now_ns
         samples = self._factory.make(record, now_ns)
+        for request in samples:
+            request.is_warm_up = is_warm_up
         self.recorder.arrive(samples, record, now_ns)
         for request in samples:
+            if self._watcher:
+                self._watcher.arrive(request, record, now_ns)
             self._record_of[request] = record
             self._executor.expect(request, record)
             try:
@@ -145,6 +175,8 @@ class ServerSimulation:
         ended = self.scheduler.take_ended()
         for request in ended:
             record = self._record_of.pop(request)
+            if self._watcher:
+                self._watcher.end(request, self._clock.now_ns)
             if self.recorder.end(request, self._clock.now_ns):
                 self._request_done(record)
         return bool(ended)
@@ -167,6 +199,8 @@ class ServerSimulation:
         while not self._makes_no_progress():
             moved = False
             self.scheduler.retention.advance_to(clock.now_ns)
+            if self._block_metrics:
+                self._block_metrics.now_ns = clock.now_ns
             step = core.schedule_next()
             if step is not None:
                 self._submit(step)
@@ -190,6 +224,8 @@ class ServerSimulation:
         self.recorder.schedule(step, self._clock.now_ns)
         for observer in self.step_observers:
             observer.scheduled(step, self._clock.now_ns)
+        if self._watcher:
+            self._watcher.schedule(step, self._clock.now_ns)
 
     def _collect_oldest(self) -> StepResult:
         """The result of the oldest step in flight, which ran as soon as the device was free: all time is spent here."""

@@ -42,6 +42,8 @@ MODELLED = {
     "--swap-space": "0.5",
     "--kv-offloading-size": "2.5",
     "--kv-offloading-backend": "native",
+    "--kv-cache-metrics": None,
+    "--kv-cache-metrics-sample": "0.5",
     "--speculative-config": '{"method": "ngram", "num_speculative_tokens": 2, "rejection_sample_method": "synthetic", '
     '"synthetic_acceptance_length": 1.5}',
 }
@@ -55,8 +57,6 @@ REFUSED = [
     "--mamba-cache-mode",
     "--data-parallel-size",
     "--decode-context-parallel-size",
-    "--kv-cache-metrics",
-    "--kv-cache-metrics-sample",
     "--max-num-partial-prefills",
     "--max-long-partial-prefills",
 ]
