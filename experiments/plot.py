@@ -12,8 +12,9 @@ from experiments.run_reader import Run
 from experiments.sweep_folder import read_sweep
 
 EPILOGUE = """\
-Of a run: the timeline (cache, requests, preemptions) and the distribution of latencies. Of a sweep: hit rate and
-preemptions over every option with numbers, and as a table over every two of them. Each as PNG and as SVG.
+Of a run: the timeline (cache, requests, preemptions), the distribution of latencies, and where its misses come from. Of
+a sweep: hit rate and preemptions over every option with numbers, and as a table over every two of them; the misses of
+each point. Each as PNG and as SVG.
 
 examples:
   kvtwin plot first-run                       # of `kvtwin replay demo --out first-run`
@@ -50,13 +51,19 @@ def _of_run(args: argparse.Namespace) -> dict[str, Any]:
     if args.metrics:
         raise UserError(f"--metrics: for sweeps; {args.folder} is none")
     from experiments.pictures import run as pictures
+    from experiments.pictures.misses import misses
 
     shown = Run(args.folder)
-    return {"timeline": pictures.timeline(shown), "latencies": pictures.latencies(shown)}
+    return {
+        "timeline": pictures.timeline(shown),
+        "latencies": pictures.latencies(shown),
+        "misses": misses([shown.summary], [shown.title]),
+    }
 
 
 def _of_sweep(args: argparse.Namespace) -> dict[str, Any]:
     from experiments.pictures import sweep as pictures
+    from experiments.pictures.misses import misses
 
     axes, rows = read_sweep(args.folder)
     rows = [row for row in rows if row.get("error") is None]
@@ -81,6 +88,9 @@ def _of_sweep(args: argparse.Namespace) -> dict[str, Any]:
     if len(axes) == 2:
         for x, y in combinations(numbers, 2):
             figures[f"{x}-by-{y}"] = pictures.heatmap(rows, x, y, metrics)
+    if not args.metrics:
+        names = [", ".join(str(row.get(name)) for name in axes) for row in rows]
+        figures["misses"] = misses(rows, names, ", ".join(axes))
     return figures
 
 

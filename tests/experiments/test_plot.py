@@ -38,10 +38,10 @@ def drawn(folder):
     return sorted(path.stem for path in folder.glob("*.png"))
 
 
-def test_a_run_has_two_pictures_that_come_out_the_same(kvtwin, run_folder, tmp_path):
+def test_a_run_has_pictures_that_come_out_the_same(kvtwin, run_folder, tmp_path):
     outcome = kvtwin("plot", run_folder)
-    assert (outcome.code, drawn(run_folder / "plots")) == (0, ["latencies", "timeline"])
-    assert len(outcome.out.splitlines()) == 4
+    assert (outcome.code, drawn(run_folder / "plots")) == (0, ["latencies", "misses", "timeline"])
+    assert len(outcome.out.splitlines()) == 6
     kvtwin("plot", run_folder, "--out", tmp_path / "again")
     for path in (tmp_path / "again").iterdir():
         assert path.read_bytes() == (run_folder / "plots" / path.name).read_bytes(), path.name
@@ -60,7 +60,7 @@ def test_lines_and_tables_of_a_sweep(kvtwin, sweep_folder):
 def test_failed_points_and_options_without_numbers_are_left_out(kvtwin, sweep_folder):
     folder = sweep_folder(axes={"num-gpu-blocks-override": [20, 300, 400], "enable-prefix-caching": [True, False]})
     assert kvtwin("plot", folder).code == 0
-    assert drawn(folder / "plots") == ["over-num-gpu-blocks-override"]
+    assert drawn(folder / "plots") == ["misses", "over-num-gpu-blocks-override"]
 
 
 def test_long_runs_are_drawn_as_bands(monkeypatch, run_folder):

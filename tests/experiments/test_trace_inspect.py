@@ -12,6 +12,7 @@ from experiments.errors import UserError
 from experiments.infinite_cache import InfiniteCache
 from experiments.multiset import Multiset
 from experiments.parser import CommandParser
+from experiments.prefix_chains import prefix_chain
 from experiments.trace_facts import inspect_workload
 from experiments.trace_inspect import add_arguments, run
 from workloads import FORMATS, ImageSpan, Predecessor, RequestRecord, WorkloadError, open_workload, write_workload
@@ -93,7 +94,7 @@ def blocks_one_by_one(records, block_size):
         ends = range(block_size, min(record.prompt_tokens, len(record.hash_ids) * size) + 1, block_size)
         keys = [(record.hash_ids[(end - 1) // size], (end - 1) % size) for end in ends]
         found = [key in seen for key in keys]
-        results.append((sum(found), [*found, False].index(False)))
+        results.append([*found, False].index(False))
         seen.update(keys)
     return results
 
@@ -122,21 +123,22 @@ def chained_prompts(draw):
 
 @given(chained_prompts(), st.integers(1, 30))
 def test_ids_as_a_whole_equal_blocks_one_by_one(records, block_size):
-    cache = InfiniteCache(block_size)
-    assert [cache.add(record) for record in records] == blocks_one_by_one(records, block_size)
+    cache = InfiniteCache()
+    found = [cache.add(prefix_chain(record, block_size)) for record in records]
+    assert found == blocks_one_by_one(records, block_size)
 
 
-def test_an_id_after_another_prefix_is_seen_but_does_not_lead():
+def test_an_id_after_another_prefix_is_no_hit():
     """As in AIPerf's precise_schedule.jsonl: id 3050 follows two first blocks; no prefix cache can hit it."""
 
-    def record(*ids):
-        return RequestRecord(
+    def chain(*ids):
+        record = RequestRecord(
             request_id="a", arrival_ns=0, prompt_tokens=16, output_tokens=1, hash_ids=ids, hash_block_tokens=8
         )
+        return prefix_chain(record, 4)
 
-    cache = InfiniteCache(4)
-    assert cache.add(record(3005, 3050)) == (0, 0)
-    assert cache.add(record(3008, 3050)) == (2, 0)
+    cache = InfiniteCache()
+    assert [cache.add(chain(3005, 3050)), cache.add(chain(3008, 3050))] == [0, 0]
 
 
 def prompt(tokens, **fields):
@@ -170,17 +172,16 @@ def test_lora_salt_and_images_split_the_cache(fields, hits, by_ids):
             **fields,
         )
 
-    cache = InfiniteCache(4)
-    cache.add(record())
-    assert cache.add(record(**fields)) == (hits, hits)
-    assert cache.add(record(**fields)) == (4, 4)
+    cache = InfiniteCache()
+    cache.add(prefix_chain(record(), 4))
+    assert cache.add(prefix_chain(record(**fields), 4)) == hits
+    assert cache.add(prefix_chain(record(**fields), 4)) == 4
 
 
 def test_known_outputs_are_cached_but_for_the_last_token():
-    cache = InfiniteCache(2)
-    first = prompt([1, 2], output_token_ids=[3, 4, 5, 6])
-    cache.add(first)
-    assert cache.add(prompt([1, 2, 3, 4, 5, 6])) == (2, 2)
+    cache = InfiniteCache()
+    cache.add(prefix_chain(prompt([1, 2], output_token_ids=[3, 4, 5, 6]), 2))
+    assert cache.add(prefix_chain(prompt([1, 2, 3, 4, 5, 6]), 2)) == 2
 
 
 def test_the_last_token_of_a_prompt_is_computed(tmp_path):

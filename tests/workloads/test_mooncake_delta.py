@@ -3,6 +3,7 @@ import json
 import pytest
 
 from experiments.infinite_cache import InfiniteCache
+from experiments.prefix_chains import prefix_chain
 from workloads import WorkloadError, open_workload
 
 
@@ -43,9 +44,9 @@ def test_only_first_prompts_share_ids_between_sessions(write):
     assert [record.session for record in (a0, b0, a1, b1)] == ["a", "b", "a", "b"]
     assert a0.hash_ids[0] == b0.hash_ids[0]
     assert not set(a1.hash_ids[1:]) & set(b1.hash_ids[1:])
-    cache = InfiniteCache(8)
+    cache = InfiniteCache()
     # The second session has the first id's 512 tokens; later turns have all that came before, but for the output's end.
-    assert [cache.add(record)[1] * 8 for record in (a0, b0, a1, b1)] == [0, 512, 600, 600]
+    assert [cache.add(prefix_chain(record, 8)) * 8 for record in (a0, b0, a1, b1)] == [0, 512, 600, 600]
 
 
 def test_when_turns_come(write):
@@ -102,12 +103,12 @@ def test_a_public_file(public_trace):
     for record in open_workload(public_trace("aiperf/agentic_code_60s_seed42.jsonl")):
         sessions.setdefault(record.session, []).append(record)
     assert (len(sessions), sum(map(len, sessions.values()))) == (63, 783)
-    cache = InfiniteCache(512)
+    cache = InfiniteCache()
     first_hits = 0
     for first_turn, *later_turns in sessions.values():
-        first_hits += cache.add(first_turn)[1]
+        first_hits += cache.add(prefix_chain(first_turn, 512))
         before = first_turn
         for record in later_turns:  # all of the turn before, but for the last token of its output
-            assert cache.add(record)[1] == (before.prompt_tokens + before.output_tokens - 1) // 512
+            assert cache.add(prefix_chain(record, 512)) == (before.prompt_tokens + before.output_tokens - 1) // 512
             before = record
     assert first_hits == 4_385
