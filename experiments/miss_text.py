@@ -35,9 +35,9 @@ def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
         rows.append(("Evicted, median pause before (s):", f"{pause_s:.2f}"))
         if needed is not None:
             rows.append(("  blocks that half of them needed:", needed))
-    for index, prefix in enumerate(summary["top_shared_prefixes"][:_NUM_PREFIX_ROWS]):
-        label = f"Prefix of {prefix['prefix_tokens']} tokens, saved:"
-        rows.append((label if index == 0 else f"  {label[0].lower()}{label[1:]}", _saved(prefix)))
+    for prefix in summary["top_shared_prefixes"][:_NUM_PREFIX_ROWS]:
+        saved = f"{prefix['saved_tokens']} in {prefix['requests']} requests"
+        rows.append((f"Prefix of {prefix['prefix_tokens']} tokens, saved:", saved))
     return rows
 
 
@@ -100,7 +100,3 @@ def _differences(summary: dict[str, Any]) -> str:
 
 def _with_share(part: int, whole: int) -> str:
     return f"{part} ({part / whole:.2%})"
-
-
-def _saved(prefix: dict[str, Any]) -> str:
-    return f"{prefix['saved_tokens']} in {prefix['requests']} requests"

@@ -41,7 +41,7 @@ def test_the_readme_shows_the_end_of_the_demo(kvtwin):
 
 
 def test_every_line_of_the_cache_section_is_explained(kvtwin):
-    section = kvtwin("demo").out.partition("KV Cache (vLLM")[2].splitlines()[1:-1]
+    section = kvtwin("demo").out.partition("KV Cache (vLLM")[2].partition("=" * 50)[0].splitlines()[1:]
     assert len(section) > 10
     for line in section:
         label = re.split(r"[:,(]|\d", line.strip())[0].strip()
