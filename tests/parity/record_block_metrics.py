@@ -2,8 +2,8 @@
 
     $ORACLE_PYTHON -m tests.parity.record_block_metrics > tests/parity/block_metrics.json
 
-Every block is sampled, and a step takes a second of a clock of our own. Per case, in order: lifetime, idle time and reuse
-gaps in seconds of every block that lost its content.
+Every block is sampled, and a step takes a second of a clock of our own. Per case, in order: lifetime, idle time and
+reuse gaps in seconds of every block that lost its content.
 """
 
 from __future__ import annotations
