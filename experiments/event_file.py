@@ -1,5 +1,8 @@
 """``events.parquet`` of a run folder: what happened in every step, a row for each, beside ``steps.parquet``.
 
+Steps of a warm-up, which ``steps.parquet`` leaves out, have rows here, before the others: else nobody could tell what
+the blocks hold when it is over.
+
 The columns are the fields of `sim.step_events.StepEvents`. A run's rows are written as it goes on: they would not fit
 in memory.
 """
@@ -61,19 +64,37 @@ def has_events(folder: Path) -> bool:
     return (folder / NAME).is_file()
 
 
+def num_warm_up_steps(run: Run) -> int:
+    """Steps that only the events have. UserError as for `read_events`."""
+    import pyarrow
+    import pyarrow.parquet
+
+    if not has_events(run.path):
+        raise UserError(f"{run.path}: has no {NAME}; replay it with --events")
+    try:
+        return int(pyarrow.parquet.read_metadata(run.path / NAME).num_rows) - len(run.steps["end_ns"])
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{run.path / NAME}: not a table: {error}") from None
+
+
 def read_events(run: Run, columns: tuple[str, ...]) -> Iterator[dict[str, list[Any]]]:
     """The columns asked for of a run's events, some thousand steps at a time, each a list with an entry per step.
 
     UserError: the run was not replayed with ``--events``, or its file is not what that writes.
     """
+    num_left_out = num_warm_up_steps(run)
     for batch in _batches(run, columns):
-        yield {name: batch.column(name).to_pylist() for name in columns}
+        counted = batch.slice(num_left_out)
+        num_left_out -= len(batch) - len(counted)
+        if len(counted):
+            yield {name: counted.column(name).to_pylist() for name in columns}
 
 
 def read_block_changes(run: Run) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
     """Some thousand steps at a time: all their changes, the blocks of these, and where the changes of each step begin.
 
-    The last array has one entry more than there are steps. UserError as for `read_events`.
+    The last array has one entry more than there are steps. The steps of a warm-up come first. UserError as for
+    `read_events`.
     """
     for batch in _batches(run, ("block_changes", "blocks")):
         changes, blocks = batch.column("block_changes"), batch.column("blocks")
@@ -86,11 +107,10 @@ def _batches(run: Run, columns: tuple[str, ...]) -> Iterator[Any]:
     import pyarrow.parquet
 
     path = run.path / NAME
-    if not has_events(run.path):
-        raise UserError(f"{run.path}: has no {NAME}; replay it with --events")
+    num_left_out, has_warm_up = num_warm_up_steps(run), run.summary.get("num_warmup_requests", 0) > 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            if file.schema_arrow != _schema() or file.metadata.num_rows != len(run.steps["end_ns"]):
+            if file.schema_arrow != _schema() or num_left_out < 0 or (num_left_out and not has_warm_up):
                 raise UserError(f"{path}: not the events of this run's steps")
             yield from file.iter_batches(_ROWS_AT_ONCE, columns=list(columns))
     except (OSError, pyarrow.ArrowException) as error:

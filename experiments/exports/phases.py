@@ -45,7 +45,7 @@ def request_phases(run: Run) -> Iterator[Phase]:
     """All phases of all requests that were admitted, each when it is over. UserError: the run has no events.
 
     A chunk of a prefill is a step; the steps of a decode are one phase. The step in which a prompt ends delivers the
-    first token, and still counts as prefill.
+    first token, and still counts as prefill. Requests that were admitted in a warm-up are left out.
     """
     arrivals = _arrivals_ns(run)
     live: dict[str, _Live] = {}
@@ -57,6 +57,8 @@ def request_phases(run: Run) -> Iterator[Phase]:
                 if request in live:
                     yield from _decode(request, live.pop(request))
             for request in preempted:
+                if request not in live:
+                    continue
                 state = live[request]
                 yield from _decode(request, state)
                 state.waiting_since_ns, state.waits_as = max(scheduled_ns, state.end_ns), "preempted"
@@ -68,6 +70,8 @@ def request_phases(run: Run) -> Iterator[Phase]:
                 yield Phase(request, state.waits_as, state.waiting_since_ns, max(start_ns, state.waiting_since_ns), {})
                 state.num_hit_tokens, state.is_prefilling = num_hit_tokens, True
             for request, num_tokens, num_outputs in zip(scheduled, tokens, outputs, strict=True):
+                if request not in live:
+                    continue
                 state = live[request]
                 state.end_ns = end_ns
                 if state.is_prefilling:

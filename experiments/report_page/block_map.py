@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.event_file import read_block_changes, read_events
+from experiments.event_file import num_warm_up_steps, read_block_changes, read_events
 from experiments.run_reader import Run
 from sim.block_changes import BlockChange
 from workloads.time_units import SECOND_NS
@@ -81,7 +81,7 @@ def pool_states(run: Run, wanted: list[int]) -> Iterator[PoolState]:
     has_key = np.zeros(run.num_blocks, dtype=bool)
     held_before, key_before = holders > 0, has_key.copy()
     taken = np.zeros(run.num_blocks, dtype=bool)
-    left, first_step = iter(wanted), 0
+    left, first_step = iter(wanted), -num_warm_up_steps(run)
     step = next(left, None)
     for changes, blocks, starts in read_block_changes(run):
         at = 0

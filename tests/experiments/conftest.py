@@ -47,6 +47,18 @@ def kvtwin(capsys):
 
 
 @pytest.fixture
+def export(kvtwin, tmp_path):
+    """Export a run and return the text of the file."""
+
+    def text(run, kind):
+        outcome = kvtwin("export", run, "--to", kind, "--out", tmp_path / kind)
+        assert (outcome.code, outcome.out) == (0, f"{tmp_path / kind}\n"), outcome
+        return (tmp_path / kind).read_text()
+
+    return text
+
+
+@pytest.fixture
 def summary_of(kvtwin):
     """Replay on a small server and return the JSON summary, which must be valid."""
 

@@ -37,16 +37,6 @@ def demo_run(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def export(kvtwin, tmp_path):
-    def text(run, kind):
-        outcome = kvtwin("export", run, "--to", kind, "--out", tmp_path / kind)
-        assert (outcome.code, outcome.out) == (0, f"{tmp_path / kind}\n"), outcome
-        return (tmp_path / kind).read_text()
-
-    return text
-
-
 def events_of(folder):
     return pyarrow.parquet.read_table(folder / "events.parquet").to_pylist()
 

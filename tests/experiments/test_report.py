@@ -232,6 +232,25 @@ def test_the_pool_of_every_step_has_as_many_free_blocks_as_the_run_says(demo_run
         assert (state.states == states[state.step].states).all()
 
 
+def test_a_warm_up_is_not_shown_and_what_it_left_is(kvtwin, page, export, demo_run, tmp_path):
+    """A run whose tables begin with step 500: events before it tell what the pool holds then."""
+    whole, copy = Run(demo_run), tmp_path / "copy"
+    shutil.copytree(demo_run, copy)
+    steps = pyarrow.parquet.read_table(copy / "steps.parquet")
+    pyarrow.parquet.write_table(steps.slice(500), copy / "steps.parquet")
+    kvtwin("report", copy).complains("events.parquet: not the events of this run's steps")
+    (copy / "summary.json").write_text(json.dumps(whole.summary | {"num_warmup_requests": 40}))
+    run = Run(copy)
+    for state, counted in zip(pool_states(whole, [500, 700]), pool_states(run, [0, 200]), strict=True):
+        assert (state.states == counted.states).all()
+        assert (counted.states == PRIVATE).any()
+    trace = json.loads(export(copy, "perfetto"))["traceEvents"]
+    admitted = {event["args"]["name"] for event in trace if event["name"] == "thread_name"}
+    assert 0 < len(admitted) < 300
+    assert min(event["ts"] for event in trace if event["name"] == "prefill") * 1000 >= run.steps["start_ns"][0]
+    assert "step 0: 30 of" not in page(copy)
+
+
 def test_cells_of_several_blocks_show_what_most_of_them_are(monkeypatch, demo_run):
     fine = block_maps.block_map(Run(demo_run))
     assert (fine["num_cells"], fine["blocks_per_cell"]) == (1799, 1)
