@@ -115,7 +115,8 @@ class EngineConfig:
         if self.allocator != "paged":
             for name, only in _WITHOUT_PAGES.items():
                 if getattr(self, name) != only:
-                    raise ValueError(f"{name}: {self.allocator} takes only {only}, got {getattr(self, name)}")
+                    wanted = "none" if only is None else f"only {only}, got {getattr(self, name)}"
+                    raise ValueError(f"{name}: {self.allocator} takes {wanted}")
         _one_of("parallel_sampling", self.parallel_sampling, PARALLEL_SAMPLING)
         if self.parallel_sampling == "fork":
             if self.speculation:
@@ -133,6 +134,11 @@ class EngineConfig:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens: expected at least max_num_seqs ({self.max_num_seqs}), "
+                f"got {self.max_num_batched_tokens}"
+            )
+        if self.max_num_batched_tokens <= self.lookahead_slots:
+            raise ValueError(
+                f"max_num_batched_tokens: expected more than the {self.lookahead_slots} lookahead slots of the drafts, "
                 f"got {self.max_num_batched_tokens}"
             )
         if self.max_num_active_seqs is not None and self.max_num_active_seqs > self.max_num_seqs:

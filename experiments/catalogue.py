@@ -104,8 +104,10 @@ def _shape(config: dict[str, Any], name: str) -> ModelShape:
         return read_hf_config(config, name)
     except ModelConfigError as error:
         raise UserError(str(error)) from None
-    except (AttributeError, OverflowError, TypeError, ValueError) as error:
-        raise UserError(f"{name}: config.json: a field has a value of the wrong type: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{name}: config.json: a field is missing, or has a value that it cannot have: {error}"
+        ) from None
 
 
 def _gpu(name: str, fields: Any, source: str) -> GpuSpec:

@@ -183,9 +183,22 @@ def engine_config(
         return with_allocator(config, args)
     except ValueError as error:
         name, _, rest = str(error).partition(":")
-        flags = {"cache_groups": inputs.shape.name, "speculation": "--speculative-config"}
-        where = flags.get(name, f"--{name.replace('_', '-')}")
+        where = inputs.shape.name if name == "cache_groups" else flag_of(name)
         raise UserError(f"{where}:{rest}") from None
+
+
+_FLAGS_OF_OTHER_NAMES = {
+    "num_blocks": "--num-gpu-blocks-override",
+    "num_swap_blocks": "--swap-space",
+    "num_offload_blocks": "--kv-offloading-size",
+    "enable_kv_cache_events": "--kv-events",
+    "speculation": "--speculative-config",
+}
+
+
+def flag_of(setting: str) -> str:
+    """The flag that decides a setting of the engine."""
+    return _FLAGS_OF_OTHER_NAMES.get(setting, f"--{setting.replace('_', '-')}")
 
 
 def _cache_groups(plan: CachePlan, caches_prefixes: bool) -> tuple[CacheGroupSpec, ...]:

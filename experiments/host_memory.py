@@ -19,6 +19,7 @@ from workloads.time_units import SECOND_NS
 HOST_MEMORY_FLAGS = ("--preemption-mode", "--swap-space", "--kv-offloading-size", "--kv-offloading-backend")
 DEFAULT_SWAP_SPACE_GIB = 4.0
 """Older vLLM's."""
+_GIBIBYTES = Number(0, 1 << 20)
 
 
 def add_host_memory_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +33,13 @@ def add_host_memory_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--swap-space",
-        type=Number(0),
+        type=_GIBIBYTES,
         metavar="GIB",
         help=f"host memory per GPU for --preemption-mode swap (else {DEFAULT_SWAP_SPACE_GIB:g})",
     )
     add(
         "--kv-offloading-size",
-        type=Number(0),
+        type=_GIBIBYTES,
         metavar="GIB",
         help="host memory, of all GPUs together, for cached blocks that the device evicts",
     )

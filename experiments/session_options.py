@@ -55,7 +55,7 @@ def play_sessions(args: argparse.Namespace, workload: Workload) -> PlayedSession
     if args.session_rate is not None and len(workload) / args.session_rate > LAST_NS / SECOND_NS:
         raise UserError(f"--session-rate: {args.session_rate:g} stretches the trace beyond 292 years")
     try:
-        return PlayedSessions(
+        played = PlayedSessions(
             workload,
             num_sessions=args.num_sessions,
             session_rate=args.session_rate,
@@ -66,6 +66,9 @@ def play_sessions(args: argparse.Namespace, workload: Workload) -> PlayedSession
         )
     except OverflowError:
         raise UserError("the pauses between turns stretch the trace beyond 292 years") from None
+    if pause_ns is not None and not played.has_later_turns:
+        raise UserError("--think-time, -scale, -cap: no request of the trace waits for the answer to another one")
+    return played
 
 
 def _pause(args: argparse.Namespace) -> Callable[[int], int] | None:

@@ -14,6 +14,7 @@ from engine.sizing.cache_plan import CachePlan, format_gib
 from engine.sizing.group_planning import SizingError
 from engine.sizing.memory_budget import MemoryBudget
 from experiments.engine_options import ENGINE_FLAGS
+from experiments.errors import UserError
 from experiments.multiset import Multiset
 from experiments.refused_flags import refuse_flags
 from experiments.sizing_options import (
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the budget and the plan; exit code 2 where vLLM would not start. UserError: a bad option."""
     inputs = resolve_inputs(args)
-    lengths = _trace_lengths(args) if args.trace else {}
+    lengths = _trace_lengths(args)
     error = None
     result = None
     try:
@@ -73,7 +74,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _trace_lengths(args: argparse.Namespace) -> dict[str, int]:
-    """Mean and 95th percentile of the tokens of a request, prompt and output, rounded up."""
+    """Mean and 95th percentile of the tokens of a request, prompt and output, rounded up; nothing without a trace."""
+    if args.trace is None:
+        for name, value in vars(args).items():
+            if value is not None and (name == "format" or name.startswith("timed_trace_")):
+                raise UserError(f"--{name.replace('_', '-')}: needs --trace")
+        return {}
     tokens = Multiset(Counter(record.prompt_tokens + record.output_tokens for record in open_trace(args)))
     return {"mean": math.ceil(tokens.mean()), "p95": math.ceil(tokens.percentile(95))}
 

@@ -244,7 +244,10 @@ def _batch_limits(args: argparse.Namespace, gpu: GpuSpec | None, notes: list[str
     if gpu is None and (args.max_num_batched_tokens is None or args.max_num_seqs is None):
         notes.append("without --gpu, batch limits default to vLLM's for GPUs of 70 to 160 GiB")
     tokens = args.max_num_batched_tokens or default_max_num_batched_tokens(memory_bytes, name)
-    return tokens, args.max_num_seqs or default_max_num_seqs(memory_bytes, name, tokens)
+    num_seqs = args.max_num_seqs or default_max_num_seqs(memory_bytes, name, tokens)
+    if tokens < num_seqs:
+        raise UserError(f"--max-num-batched-tokens: expected at least max_num_seqs ({num_seqs}), got {tokens}")
+    return tokens, num_seqs
 
 
 def _budgets(

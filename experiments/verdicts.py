@@ -38,6 +38,10 @@ WAITING_SHARE = 0.5
 def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, load: Load) -> list[str]:
     """All that there is to say about a run, one sentence each."""
     found = [hits_verdict(summary, config, load), sessions_verdict(recorder, load) or overload_verdict(recorder, load)]
+    if config.retention != "lru" and not summary["later_turns"]:
+        found.append(f"retention {config.retention} changed nothing: no request continues a session")
+    if config.parallel_sampling == "fork" and not summary["num_forks"]:
+        found.append("parallel sampling fork changed nothing: no sample went on from the blocks of another one")
     if recorder.unfinished:
         found.append(
             f"no progress: {summary['unfinished']} requests were left when nothing could move any more, first "

@@ -55,6 +55,8 @@ class PlayedSessions:
         """Of each session, the last request of each of its threads: itself and its sub-agents."""
         self._waits_for: dict[int, int] = {}
         """Which session must be over before a session starts."""
+        self.has_later_turns = False
+        """Whether any request of ``records`` waits for the answer to another one."""
         self._read()
         rng = np.random.default_rng(seed)
         played = self._choose(num_sessions, rng)
@@ -88,6 +90,7 @@ class PlayedSessions:
         session_of_request: dict[str, int] = {}
         for record in self._records:
             name = record.session
+            self.has_later_turns |= record.waits
             if name in session_of_name:
                 session = session_of_name[name]
             elif record.after:

@@ -142,9 +142,9 @@ def _attention_kinds(fields: Fields) -> list[tuple[LayerKind, int | None]]:
     """Kind and window of every layer, from the first rule that applies."""
     count = fields.integer("num_hidden_layers")
     if fields.get("hybrid_override_pattern"):
-        return [_nemotron_kind(fields, letter) for letter in fields["hybrid_override_pattern"][:count]]
+        return [_nemotron_kind(fields, letter) for letter in fields.per_layer("hybrid_override_pattern", count)]
     if fields.get("layer_types"):
-        return [_named_kind(fields, str(kind)) for kind in fields["layer_types"][:count]]
+        return [_named_kind(fields, str(kind)) for kind in fields.per_layer("layer_types", count)]
     if fields.get("full_attention_interval"):
         every = fields.integer("full_attention_interval")
         return [_FULL if (i + 1) % every == 0 else ("mamba", None) for i in range(count)]
@@ -183,11 +183,12 @@ def _named_kind(fields: Fields, layer_type: str) -> tuple[LayerKind, int | None]
 def _chunked_where_rope(fields: Fields, count: int) -> list[tuple[LayerKind, int | None]]:
     """Llama 4: layers with rotary embeddings attend within chunks, those without to everything."""
     chunk = fields.integer("attention_chunk_size")
-    rope = fields.get("no_rope_layers")
-    if not rope:
+    if fields.get("no_rope_layers"):
+        rope = fields.per_layer("no_rope_layers", count)
+    else:
         every = int(fields.get("no_rope_layer_interval") or 4)
         rope = [(i + 1) % every != 0 for i in range(count)]
-    return [("chunked_local_attention", chunk) if rope[i] else _FULL for i in range(count)]
+    return [("chunked_local_attention", chunk) if has_rope else _FULL for has_rope in rope]
 
 
 def _weight_format(fields: Fields, dtype: str) -> tuple[str | None, WeightFormat | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from engine.sizing.model_shape import ModelConfigError
@@ -26,11 +27,20 @@ class Fields:
         """The first of several names that has a value; model families name the same thing differently."""
         return next((self._values[key] for key in keys if self._values.get(key) is not None), None)
 
-    def integer(self, key: str) -> int:
-        """A field that must be there and be a positive whole number."""
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A positive whole number. With a ``default`` the field may be missing, null or, as in some files, 0."""
         value = self._values.get(key)
+        if default is not None and value in (None, 0):
+            return default
         if value is None:
             raise ModelConfigError(f"{self.name}: config.json has no {key}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ModelConfigError(f"{self.name}: {key} must be a positive whole number, not {value!r}")
         return value
+
+    def per_layer(self, key: str, num_layers: int) -> Sequence[Any]:
+        """A field with an entry for every layer; any behind the last layer are left out."""
+        values: Sequence[Any] = self._values[key]
+        if len(values) < num_layers:
+            raise ModelConfigError(f"{self.name}: {key} has {len(values)} entries for {num_layers} layers")
+        return values[:num_layers]

@@ -75,9 +75,9 @@ def _without_attention(spec: LayerSpec, sharded_params: int, norm_params: int) -
 
 def _attention(fields: Fields, hidden: int, kind: LayerKind, window: int | None) -> dict[str, Any]:
     heads = fields.integer("num_attention_heads")
-    kv_heads = int(fields.get("num_key_value_heads") or heads)
-    head = int(fields.get("head_dim") or hidden // heads)
-    head_v = int(fields.get("v_head_dim") or head)
+    kv_heads = fields.integer("num_key_value_heads", heads)
+    head = fields.integer("head_dim", hidden // heads)
+    head_v = fields.integer("v_head_dim", head)
     query, key_value = heads * head, kv_heads * (head + head_v)
     gate = 2 if fields.get("attn_output_gate") else 1
     sharded = hidden * query * gate + heads * head_v * hidden

@@ -25,6 +25,9 @@ def cache_layers(
     ValueError: unknown dtype, or sizes that tensor parallelism does not divide. SizingError: a rank without a cache.
     """
     specs = [layer.spec.on_rank(tensor_parallel_size) for layer in shape.layers]
+    for layer in shape.layers:
+        if layer.query_heads % tensor_parallel_size:
+            raise ValueError(f"{layer.query_heads} heads do not divide by tensor parallel size {tensor_parallel_size}")
     token_bytes = [spec.token_bytes(kv_cache_dtype, shape.dtype) for spec in specs]
     state_bytes = max((spec.sequence_state_bytes(shape.dtype) for spec in specs), default=0)
     attention_bytes = max(token_bytes)

@@ -139,6 +139,8 @@ def test_whole_numbers_out_of_range(kvtwin, mooncake, flag):
         ("--think-time", ["-1", "nan", "inf", "1e10"]),
         ("--think-time-scale", ["-1", "nan", "inf"]),
         ("--think-time-cap", ["-1", "nan", "inf"]),
+        ("--kv-offloading-size", ["-1", "nan", "inf", "1e7", "1e300"]),
+        ("--swap-space", ["-1", "nan", "inf", "1e7", "1e300"]),
         ("--timed-trace-sec-multiplier", ["0", "-1", "nan", "inf", "x", "1e-320", "1e30"]),
         ("--metric-percentiles", ["-1", "101", "nan", "", "50,,99", "x"]),
         ("--percentile-metrics", ["ttfs"]),
@@ -157,6 +159,9 @@ def test_values_out_of_range(kvtwin, mooncake, flag, values):
         kvtwin("replay", path, *SMALL_SERVER, f"{flag}={value}").complains(flag)
 
 
+DRAFTS = json.dumps({"method": "eagle", "num_speculative_tokens": 3})
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -166,6 +171,12 @@ def test_values_out_of_range(kvtwin, mooncake, flag, values):
         (["--session-rate", "1", "--rate-scale", "2"], ["--session-rate and --rate-scale exclude each other"]),
         (["--num-sessions", "1", "--request-rate", "2"], ["--request-rate: ", "with sessions use --session-rate"]),
         (["--think-time", "1", "--think-time-cap", "2"], ["--think-time: replaces every pause"]),
+        (["--think-time", "1"], ["--think-time", "no request of the trace waits"]),
+        (["--think-time-cap", "1"], ["--think-time", "no request of the trace waits"]),
+        (["--max-num-batched-tokens", "9", "--max-num-seqs", "10"], ["--max-num-batched-tokens: expected at least"]),
+        (["--allocator", "contiguous-max", "--kv-offloading-size", "1"], ["--kv-offloading-size: blocks can be found"]),
+        (["--allocator", "contiguous-max", "-sc", DRAFTS], ["--speculative-config: contiguous-max takes none\n"]),
+        (["--max-num-batched-tokens", "3", "--max-num-seqs", "1", "-sc", DRAFTS], ["than the 3 lookahead slots"]),
         (["--max-loras", "2"], ["--max-loras: needs --enable-lora"]),
         (["--no-enable-chunked-prefill", "--max-num-batched-tokens", "100"], ["--max-num-batched-tokens"]),
         (["--num-gpu-blocks-override", "2000000000"], ["2,000,000,000 blocks", "--num-gpu-blocks-override"]),
@@ -184,6 +195,7 @@ def test_values_out_of_range(kvtwin, mooncake, flag, values):
         (["--gpu", "rtx"], ["ambiguous"]),
         (["--gpu", "nothing.yaml"], ["nothing.yaml"]),
         (["--tensor-parallel-size", "3"], ["do not divide"]),
+        (["--tensor-parallel-size", "64"], ["32 heads do not divide"]),
     ],
 )
 def test_settings_that_do_not_go_together(kvtwin, mooncake, options, words):
@@ -205,6 +217,14 @@ LLAMA = json.loads((Path(__file__).parents[2] / "experiments/models/llama-3.1-8b
         {"head_dim": "a"},
         {"layer_types": 5},
         {"layer_types": ["x"]},
+        {"layer_types": ["full_attention"] * 31},
+        {"layer_types": ["sliding_attention"] * 32},
+        {"num_key_value_heads": -8},
+        {"head_dim": -64},
+        {"model_type": "nemotron_h", "hybrid_override_pattern": "M*-"},
+        {"attention_chunk_size": 512, "no_rope_layers": [1, 1, 0]},
+        {"sliding_window": 128, "sliding_window_pattern": "0"},
+        {"rope_scaling": {"rope_type": "yarn"}},
         {"quantization_config": 5},
         {"vocab_size": None},
     ],
@@ -213,6 +233,14 @@ LLAMA = json.loads((Path(__file__).parents[2] / "experiments/models/llama-3.1-8b
 def test_bad_model_files(kvtwin, write, changes):
     path = write(LLAMA | changes, name="config.json")
     kvtwin("size", "--model", path, "--gpu", "h200").complains(str(path))
+
+
+@pytest.mark.parametrize(
+    "flag", ["--format=azure", "--timed-trace-chunk-hash-size=16", "--timed-trace-label-hash-ids=x"]
+)
+def test_how_to_read_a_trace_is_told_only_of_a_trace(kvtwin, flag):
+    server = ("--model", "Llama-3.1-8B", "--gpu", "h200")
+    kvtwin("size", *server, flag).complains(f"{flag.partition('=')[0]}: needs --trace")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])

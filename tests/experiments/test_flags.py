@@ -1,8 +1,12 @@
 """vLLM's flags: each is modelled, or refused by name with a reason; never ignored."""
 
+from dataclasses import fields
+
 import pytest
 
-from experiments.engine_options import ENGINE_FLAGS, add_engine_arguments
+from engine.config import EngineConfig
+from experiments import replay as replay_command
+from experiments.engine_options import ENGINE_FLAGS, add_engine_arguments, flag_of
 from experiments.parser import CommandParser
 from experiments.refused_flags import NOT_MODELLED
 from tests.experiments.conftest import SMALL_SERVER
@@ -119,6 +123,13 @@ def test_all_engine_flags_are_listed():
     add_engine_arguments(parser)
     added = {action.option_strings[0] for action in parser._actions[before:]}
     assert added - {"--retention", "--parallel-sampling", "--vllm-strict"} == set(ENGINE_FLAGS)
+
+
+def test_what_the_engine_refuses_is_told_by_a_flag_that_exists():
+    parser = CommandParser()
+    replay_command.add_arguments(parser)
+    settings = {field.name for field in fields(EngineConfig)} - {"cache_groups", "hash_seed"}
+    assert {flag_of(name) for name in settings} <= set(parser._option_string_actions)
 
 
 def test_an_unknown_flag_names_the_nearest(replay, size):

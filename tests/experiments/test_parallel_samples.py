@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiments.conftest import tokens
+from tests.experiments.conftest import SMALL_SERVER, tokens
 
 CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 
@@ -29,6 +29,13 @@ def test_the_trace_or_the_option_asks(summary_of, native, way):
     assert asked[0]["max_concurrent_requests"] == 1
     assert asked[0]["prefix_cache_hits"] == (0 if way == "fork" else 4 * 2 * 32)
     assert asked[0]["num_forks"] == (8 if way == "fork" else 0)
+
+
+def test_a_fork_that_never_happens_is_told(kvtwin, native):
+    line = "* parallel sampling fork changed nothing"
+    options = (*SMALL_SERVER, "--parallel-sampling", "fork")
+    assert line in kvtwin("replay", prompts(native), *options).out
+    assert line not in kvtwin("replay", prompts(native, n=3), *options, "--step-time", "linear").out
 
 
 def test_latencies_are_of_the_first_token_and_the_last_end(summary_of, native):

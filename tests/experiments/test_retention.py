@@ -74,6 +74,9 @@ def test_without_sessions_nothing_is_said_of_them(kvtwin, mooncake):
     assert (summary["later_turns"], summary["history_survival"], summary["survival_by_pause"]) == (0, None, [])
     assert summary["mean_ttft_ms_later_turns"] is None
     assert "History" not in kvtwin("replay", mooncake(), *SMALL_SERVER).out
+    assert "changed nothing" not in outcome.out
+    pinned = kvtwin("replay", mooncake(), *SMALL_SERVER, "--retention", "pin")
+    assert "* retention pin changed nothing: no request continues a session" in pinned.out
 
 
 @pytest.mark.parametrize("policy", ["fifo", "ttl", "ttl=-3", "ttl=soon"])
