@@ -46,7 +46,7 @@ class SlidingWindowGroup(CacheGroup):
             run += 1
             if run >= self._tail_blocks + self.num_dropped_blocks:
                 break
-        if run <= self.num_dropped_blocks:
+        if run < max(1, min(1, self._tail_blocks) + self.num_dropped_blocks):
             return [[] for _ in keys]
         start = end + self.num_dropped_blocks - run
         return [[NULL_BLOCK] * start + table[start:end] for table in tables]
