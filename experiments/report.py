@@ -68,6 +68,9 @@ def _of_run(run: Run) -> Page:
     if figure := run_figures.hit_rate(run):
         page.heading("Hit rate")
         page.figure("hit-rate", figure)
+    if figure := run_figures.token_sources([summary], [""]):
+        page.heading("Where prompt tokens come from")
+        page.figure("token-sources", figure, 190)
     page.heading("Latencies")
     page.figure("latencies", run_figures.latencies(run))
     page.heading("Block map")
@@ -120,6 +123,10 @@ def _of_sweep(folder: Path) -> Page:
         for x, y in combinations(numbers, 2):
             page.heading(f"{x} by {y}")
             page.figure(f"{x}-by-{y}", sweep_figures.heatmap(done, x, y), 380)
+    labels = [", ".join(f"{name} {row.get(name)}" for name in axes) for row in done]
+    if figure := run_figures.token_sources(done, labels):
+        page.heading("Where prompt tokens come from")
+        page.figure("token-sources", figure, 150 + 26 * len(done))
     page.heading("How to reproduce")
     page.preformatted("\n".join(shlex.join(["kvtwin", "replay", *point]) for point in points), "one replay per point")
     return page

@@ -32,6 +32,11 @@ _REQUEST_S = (
     *(1920.0, 7680.0),
 )
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+_BLOCK_TIMES = {
+    "kv_block_lifetime_seconds": "From when a block is handed out to when it is handed out again.",
+    "kv_block_idle_before_evict_seconds": "The part of it since the last use.",
+    "kv_block_reuse_gap_seconds": "Between hits of a block.",
+}
 _PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 
 Values = NDArray[Any]
@@ -134,15 +139,27 @@ def _histograms(run: Run, labels: dict[str, str]) -> Iterator[str]:
         found.append(("inter_token_latency_seconds", "Between deliveries to a request.", pauses_s, _PER_TOKEN_S))
     for name, text, values, buckets in found:
         yield from _histogram(name, text, labels, values, buckets)
+    for name, text in _BLOCK_TIMES.items():
+        if measured := run.summary.get(name):
+            bounds = (bound if bound == "+Inf" else str(float(bound)) for bound in measured["buckets"])
+            yield from _counted(
+                name, text, labels, dict(zip(bounds, measured["buckets"].values(), strict=True)), measured["sum"]
+            )
 
 
 def _histogram(name: str, text: str, labels: dict[str, str], values: Values, buckets: Sequence[float]) -> Iterator[str]:
-    yield from _head(name, "histogram", text)
     at_most = np.searchsorted(np.sort(values), buckets, side="right").tolist()
-    for bucket, count in zip((*map(str, buckets), "+Inf"), (*at_most, len(values)), strict=True):
+    counts = dict(zip((*map(str, buckets), "+Inf"), (*at_most, len(values)), strict=True))
+    yield from _counted(name, text, labels, counts, float(values.sum()))
+
+
+def _counted(name: str, text: str, labels: dict[str, str], counts: dict[str, int], total: float) -> Iterator[str]:
+    """A histogram from its cumulative counts by upper bound."""
+    yield from _head(name, "histogram", text)
+    for bucket, count in counts.items():
         yield _sample(f"{name}_bucket", labels | {"le": bucket}, count)
-    yield _sample(f"{name}_count", labels, len(values))
-    yield _sample(f"{name}_sum", labels, float(values.sum()))
+    yield _sample(f"{name}_count", labels, counts["+Inf"])
+    yield _sample(f"{name}_sum", labels, total)
 
 
 def _family(name: str, kind: str, text: str, samples: Sequence[tuple[dict[str, str], float]]) -> Iterator[str]:

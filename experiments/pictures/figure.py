@@ -12,8 +12,7 @@ mpl.use("agg")
 
 from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, the darker ones first."""
+from experiments.palette import COLOURS
 
 KINDS: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}
 """Kinds of files, with what must be left out of each for it to come out the same."""

@@ -7,32 +7,18 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.miss_text import LABELS
-from experiments.pictures.figure import COLOURS, new_figure
-
-_PARTS = {
-    "prefix_cache_hits": ("hit", COLOURS[0]),
-    "external_prefix_cache_hits": ("hit in the host", COLOURS[5]),
-    "miss_evicted_tokens": (LABELS["evicted"], COLOURS[1]),
-    "miss_unfilled_tokens": (LABELS["unfilled"], COLOURS[4]),
-    "miss_sparse_tokens": (LABELS["sparse"], COLOURS[3]),
-    "miss_isolation_tokens": (LABELS["isolation"], COLOURS[2]),
-    "miss_uncached_tokens": (LABELS["uncached"], COLOURS[6]),
-    "miss_alignment_tokens": (LABELS["alignment"], "#888888"),
-    "miss_cold_tokens": (LABELS["cold"], "#cccccc"),
-    "miss_unknown_tokens": (LABELS["unknown"], "#eeeeee"),
-}
-"""Keys of a summary from the bottom of a bar upwards, with label and colour."""
+from experiments.pictures.figure import new_figure
+from experiments.token_sources import PARTS
 
 
 def misses(summaries: list[dict[str, Any]], names: list[str], label: str = "") -> Figure:
     """A bar per run, named below it, of what became of its prompt tokens; ``label`` says what the names are."""
-    counts = {key: np.array([summary.get(key) or 0 for summary in summaries], dtype=float) for key in _PARTS}
+    counts = {key: np.array([summary.get(key) or 0 for summary in summaries], dtype=float) for key in PARTS}
     totals = np.maximum(sum(counts.values()), 1)
     figure, ((axis,),) = new_figure()
     figure.set_size_inches(4.5 + 0.35 * max(len(names), 4), 4.5)
     bottom = np.zeros(len(names))
-    for key, (label, colour) in _PARTS.items():
+    for key, (label, colour) in PARTS.items():
         if counts[key].any():
             shares = 100 * counts[key] / totals
             axis.bar(range(len(names)), shares, 0.8, bottom, label=label, color=colour)

@@ -3,8 +3,11 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
+// The library's own defaults offer to upload a figure to its makers.
+const settings = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
+
 for (const [name, figure] of Object.entries(data.figures || {})) {
-  Plotly.newPlot(name, figure.data, figure.layout, { responsive: true, displaylogo: false });
+  Plotly.newPlot(name, figure.data, figure.layout, settings);
 }
 
 for (const button of document.querySelectorAll("th button")) {

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.latencies import SERVED
+from experiments.palette import COLOURS
 from experiments.run_reader import Run
+from experiments.token_sources import PARTS
 from sim.recording import NEVER
 from workloads.time_units import MILLISECOND_NS, SECOND_NS
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
 _MOST_POINTS = 1_500
 """Points of a line: more cannot be told apart, and make the page large."""
@@ -87,6 +86,41 @@ def hit_rate(run: Run) -> Figure | None:
         "data": data,
         "layout": layout(xaxis=axis("simulated time (s)"), yaxis=axis("prompt tokens hit (%)", rangemode="tozero")),
     }
+
+
+def token_sources(summaries: list[dict[str, Any]], names: list[str]) -> Figure | None:
+    """A bar per run of what became of its prompt tokens; None where it is unknown of all."""
+    totals = [sum(summary.get(key) or 0 for key in PARTS) for summary in summaries]
+    if not any(totals):
+        return None
+    data = []
+    for key, (title, colour) in PARTS.items():
+        counts = [summary.get(key) or 0 for summary in summaries]
+        if any(counts):
+            shares = [100 * count / max(1, total) for count, total in zip(counts, totals, strict=True)]
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": title,
+                    "x": [float(f"{share:.6g}") for share in shares],
+                    "y": names,
+                    "marker": {"color": colour},
+                    "customdata": counts,
+                    "hovertemplate": "%{customdata:,} tokens, %{x:.2f} %",
+                }
+            )
+    axes = {"xaxis": axis("prompt tokens (%)", range=[0, 100]), "yaxis": _AXIS | {"type": "category"}}
+    axes["yaxis"] |= {"autorange": "reversed", "automargin": True, "ticks": ""}
+    legend = {
+        "orientation": "h",
+        "traceorder": "normal",
+        "xref": "container",
+        "x": 0.05,
+        "y": 1.02,
+        "yanchor": "bottom",
+    }
+    return {"data": data, "layout": layout(barmode="stack", hovermode="closest", legend=legend, **axes)}
 
 
 def latencies(run: Run) -> Figure:

@@ -32,7 +32,17 @@ def demo_run(tmp_path_factory):
     from experiments.command_line import main
 
     folder = tmp_path_factory.mktemp("demo") / "run"
-    words = ["replay", "demo", *DEMO_OPTIONS.split(), "--events", "--kv-events", "--out", str(folder), "--json"]
+    words = [
+        "replay",
+        "demo",
+        *DEMO_OPTIONS.split(),
+        "--events",
+        "--kv-events",
+        "--kv-cache-metrics",
+        "--out",
+        str(folder),
+        "--json",
+    ]
     assert main(words) == 0
     return folder
 
@@ -228,6 +238,7 @@ def test_prometheus_text_is_what_its_parser_reads_under_names_of_vllm(demo_run, 
             assert counts[-1] == next(s.value for s in family.samples if s.name.endswith("_count"))
     model = run.configuration["model"]
     summary = run.summary
+    assert {"vllm:kv_block_lifetime_seconds", "vllm:kv_block_reuse_gap_seconds"} < set(families)
     for key in ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions"):
         assert values[f"vllm:{key}_total", "0", model] == summary[key]
     ttft_sum = values["vllm:time_to_first_token_seconds_sum", "0", model]

@@ -106,10 +106,14 @@ def shown(element):
 def test_a_run_in_a_browser(browser, page, demo_run, tmp_path):
     page(demo_run)
     browser.get((tmp_path / "page.html").as_uri())
+    assert browser.find_elements("css selector", "#token-sources .bars path")
     for name in ("timeline", "hit-rate", "latencies"):
         figure = browser.find_element("id", name)
         assert figure.find_elements("css selector", "svg.main-svg .scatterlayer path.js-line"), name
         assert len(np.unique(shown(figure).reshape(-1, 3), axis=0)) > 20
+    buttons = [button.get_attribute("data-title") for button in browser.find_elements("class name", "modebar-btn")]
+    assert "Reset axes" in buttons
+    assert not [title for title in buttons if "Share" in title or "loud" in title]  # would upload the figure
     canvas, slider = browser.find_element("id", "pool"), browser.find_element("id", "slider")
     choices = browser.find_elements("css selector", "#films input")
     assert len(choices) == 2
@@ -149,6 +153,7 @@ def test_a_sweep_in_a_browser(browser, page, sweep_folder, tmp_path):
         "over-block-size",
         "over-num-gpu-blocks-override",
         "block-size-by-num-gpu-blocks-override",
+        "token-sources",
     ]
     assert browser.find_elements("css selector", "#over-block-size .points path.point")
     assert browser.find_elements("css selector", ".heatmaplayer image")
@@ -172,7 +177,7 @@ def test_a_page_loads_nothing_and_comes_out_the_same(page, demo_run):
     read = Reader(text)
     assert read.loads == []
     data = json.loads(read.scripts[0], parse_constant=pytest.fail)
-    assert set(data["figures"]) == {"timeline", "hit-rate", "latencies"}
+    assert set(data["figures"]) == {"timeline", "hit-rate", "token-sources", "latencies"}
     assert len(text.encode()) < 6_000_000
     assert "49 requests were preempted, 59 times in all" in text
     assert "Tokens computed twice:                   14649 (5.99% of all)" in text
