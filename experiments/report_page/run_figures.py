@@ -29,12 +29,13 @@ def layout(**settings: Any) -> dict[str, Any]:
         "colorway": list(COLOURS),
         "font": {"family": "system-ui, sans-serif", "size": 13},
         "hovermode": "x unified",
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "legend": _LEGEND,
         "margin": {"l": 70, "r": 20, "t": 40, "b": 50},
         "template": {"layout": {"xaxis": _AXIS, "yaxis": _AXIS}},
     } | settings
 
 
+_LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 _AXIS = {"gridcolor": "#e5e5e5", "linecolor": "#999", "zeroline": False, "ticks": "outside"}
 
 
