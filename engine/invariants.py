@@ -137,10 +137,12 @@ class InvariantChecker:
     def _check_writes(self, step: Step, cache: KVCacheManager) -> None:
         """A block with several holders is not written, but for what the others took over in this very step.
 
-        That is a hit on blocks that the step fills, or a fork of the writer: what it writes belongs to the prompt of
-        both, or comes behind it, where the fork will see nothing before it copies the block.
+        That is a hit on blocks that the step fills, also that of a fork's parent, or a fork of the writer: what it
+        writes belongs to the prompt of both, or comes behind it, where the fork will see nothing before it copies the
+        block.
         """
-        hit_tokens = {one.request: one.num_hit_tokens for one in step.admitted if not one.is_fork}
+        hit_tokens: dict[Request | None, int] = {}
+        hit_tokens.update((one.request, one.num_hit_tokens) for one in step.admitted if not one.is_fork)
         forks = {one.request for one in step.admitted if one.is_fork}
         for request, start, num_tokens in zip(step.requests, step.num_computed_tokens, step.num_tokens, strict=True):
             if request in forks:
@@ -161,9 +163,8 @@ class InvariantChecker:
                     last_written = min(end, (position + 1) * size) - 1
                     for other in self._scheduler.running:
                         if other is not request and block in other.block_tables[index]:
-                            is_taken_over = last_written < hit_tokens.get(other, 0) or (
-                                other in forks and other.parent is request
-                            )
+                            source = other.parent if other in forks else other
+                            is_taken_over = source is request or last_written < hit_tokens.get(source, 0)
                             _require(
                                 is_taken_over and other.block_tables[index][position] == block,
                                 f"{request} writes block {block}, which {other} holds too",

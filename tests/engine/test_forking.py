@@ -310,6 +310,13 @@ def test_forks_beside_host_memory(groups, host):
     assert loads > 5
 
 
+def test_forks_of_a_parent_that_hits_what_the_step_fills():
+    prompts = [Samples(0, [1] * 8 + [2], 1, 3), Samples(0, [1] * 8 + [3], 2, 3)]
+    run = Run(prompts, parallel_sampling="fork")
+    assert admissions(run) == [("0_0", 0, False), ("0_1", 8, False), ("1_1", 8, True)]
+    assert run.steps[0].num_tokens == [9, 1, 1]
+
+
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
 def test_aborts_and_resets(groups):
     for seed in range(40):
