@@ -31,8 +31,9 @@ class ContentError(AssertionError):
 class Prefix:
     """Tokens and a value for each of them that stands for all tokens up to it. Equal prefixes have equal values."""
 
-    def __init__(self, root: int, tokens: list[int]) -> None:
-        """Prefixes of different ``root`` share nothing."""
+    def __init__(self, root: int, tokens: list[int], sample: int = 0) -> None:
+        """Prefixes of different ``root`` share nothing; samples of one prompt go on differently."""
+        self._sample = sample
         self.tokens: list[int] = []
         self.values = [root]
         for token in tokens:
@@ -40,7 +41,7 @@ class Prefix:
 
     def sample(self) -> int:
         """Append the token that follows, and return it."""
-        token = self.values[-1] % NUM_TOKENS
+        token = (self.values[-1] + self._sample) % NUM_TOKENS
         self._append(token)
         return token
 
@@ -75,18 +76,24 @@ class ContentExecutor:
         self._order = order
         self._device: dict[int, dict[int, object]] = {}
         self._host: dict[int, dict[int, object]] = {}
-        self._roots: dict[Request, int] = {}
+        self._origins: dict[Request, tuple[int, int]] = {}
+        """Root and sample of each request."""
         self._prefixes: dict[Request, Prefix] = {}
         self._tables: dict[Request, list[list[int]]] = {}
         self._weights = 0
+        self.num_copies = 0
+        """Blocks copied within the device."""
         self._spans: list[_Span] = []
         self._rejected: dict[int, dict[Request, int]] = {}
         """Of each step whose output was not processed yet, its rejected drafts."""
         self._rng = random.Random(0)
 
-    def expect(self, request: Request, root: int) -> None:
-        """Tell what the prefix of ``request`` starts from: requests with different salts share nothing."""
-        self._roots[request] = root
+    def expect(self, request: Request, root: int, sample: int = 0) -> None:
+        """Tell what the prefix of ``request`` starts from, and which sample of its prompt it is.
+
+        Requests with different salts share nothing.
+        """
+        self._origins[request] = root, sample
 
     def change_weights(self) -> None:
         """What was written so far is stale."""
@@ -99,11 +106,14 @@ class ContentExecutor:
             for past in self._rejected.values():
                 past.pop(request, None)
             known_tokens = request.content.token_ids(0, request.num_tokens)
-            self._prefixes[request] = Prefix(self._roots[request], known_tokens)
+            root, sample = self._origins[request]
+            self._prefixes[request] = Prefix(root, known_tokens, sample)
             self._tables[request] = [list(table) for table in admission.block_tables]
         for request, new_blocks in step.new_blocks:
             for table, blocks in zip(self._tables[request], new_blocks, strict=True):
                 table += blocks
+        for request, index, position, block in step.replaced_blocks:
+            self._tables[request][index][position] = block
         self._spans = [self._span(step, index) for index in range(len(step.requests))]
         for phase in self._order:
             getattr(self, f"_{phase}")(step)
@@ -140,9 +150,13 @@ class ContentExecutor:
     def _copy(self, step: Step) -> None:
         for copy in step.copies:
             self._device[copy.destination] = dict(self._device.get(copy.source, {}))
+            self.num_copies += 1
 
     def _write(self, step: Step) -> None:
+        forks = {admission.request for admission in step.admitted if admission.is_fork}
         for request, start, end, stop, _ in self._spans:
+            if request in forks:
+                continue
             for index, spec, table in self._groups(request):
                 if spec.kind == "mamba":
                     continue

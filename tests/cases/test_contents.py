@@ -54,6 +54,13 @@ class Arrival:
     root: int
     stops: bool
     priority: int
+    n: int = 1
+    """Samples of the prompt."""
+    session: str | None = None
+
+
+RETENTIONS = ("lru", "pin", "pin-until-pressure", "ttl=5e-9", "ttl=20e-9")
+"""An iteration is a nanosecond."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,37 @@ def crowd(seed, groups, *, interrupted=True, caches=False):
     return config, events
 
 
+def mixture(seed, groups):
+    """As in `crowd`, with several samples, sessions, aborts, and all else that can be set side by side."""
+    rng = random.Random(-seed - 1)
+    config, events = crowd(seed, groups)
+    config |= MEMORIES[rng.choice(list(MEMORIES))] | {
+        "retention": rng.choice(RETENTIONS),
+        "long_prefill_token_threshold": rng.choice((0, 0, 5)),
+        "prefill_schedule_interval": rng.choice((1, 1, 3)),
+    }
+    if not config["enable_prefix_caching"]:
+        config |= {"retention": "lru", "num_offload_blocks": 0}
+    kinds = {spec.kind for spec in groups}
+    way = "prefix" if "mamba" in kinds else rng.choice(("prefix", "fork", "fork", "speculation"))
+    if way == "speculation":
+        config["speculation"] = Speculation(
+            method=rng.choice(("ngram", "eagle", "draft_model")),
+            num_speculative_tokens=rng.randint(1, 3),
+            disable_lookahead_block_hashes="chunked_local_attention" not in kinds and rng.random() < 0.5,
+        )
+    else:
+        config["parallel_sampling"] = way
+    arrivals = [
+        replace(event, n=rng.choice((1, 1, 2, 4)), session=rng.choice((None, "a", "b")))
+        for event in events
+        if isinstance(event, Arrival)
+    ]
+    number = sum(arrival.n for arrival in arrivals)
+    aborts = [Interruption(rng.randint(0, 40), rng.randrange(number), False) for _ in range(rng.randint(0, 3))]
+    return config, arrivals + aborts + [event for event in events if isinstance(event, Interruption)]
+
+
 class Run:
     """A workload served with real contents; invariants are checked after each iteration."""
 
@@ -121,6 +159,7 @@ class Run:
         self.scheduler = Scheduler(engine_config)
         self.executor = ContentExecutor(engine_config, **executor)
         self.arrivals: dict[Request, Arrival] = {}
+        self._sample_of: dict[Request, int] = {}
         self.steps = []
         self._num_drafts = engine_config.speculation.num_speculative_tokens if engine_config.speculation else 0
         self.was_reset = False
@@ -134,25 +173,31 @@ class Run:
                 turn = max(turn, to_come[0].turn)
             while to_come and to_come[0].turn <= turn:
                 self._apply(to_come.pop(0))
+            self.scheduler.retention.advance_to(turn)
             self._iterate(checker)
             turn += 1
             assert len(self.steps) < 3_000, "no end in sight"
 
     def _apply(self, event):
         if isinstance(event, Arrival):
-            salt = "other" if event.root == 2 else None
-            request = Request(
-                str(len(self.arrivals)),
-                len(event.prompt),
-                event.max_tokens,
-                TokenContent(self.scheduler.keys, event.prompt, cache_salt=salt),
-                arrival_ns=len(self.arrivals),
-                priority=event.priority,
-                eos_token_id=EOS if event.stops else None,
-            )
-            self.arrivals[request] = event
-            self.executor.expect(request, event.root)
-            self.scheduler.add_request(request)
+            salt, parent = "other" if event.root == 2 else None, None
+            for sample in range(event.n):
+                request = Request(
+                    str(len(self.arrivals)),
+                    len(event.prompt),
+                    event.max_tokens,
+                    TokenContent(self.scheduler.keys, event.prompt, cache_salt=salt),
+                    arrival_ns=len(self.arrivals),
+                    priority=event.priority,
+                    eos_token_id=EOS if event.stops else None,
+                    session=event.session if parent is None else None,
+                    parent=parent,
+                )
+                parent = parent or request
+                self.arrivals[request] = event
+                self._sample_of[request] = sample
+                self.executor.expect(request, event.root, sample)
+                self.scheduler.add_request(request)
         elif event.abort is not None:
             self.scheduler.abort(str(event.abort))
         elif self.scheduler.reset_prefix_cache(reset_running_requests=event.forced):
@@ -174,7 +219,7 @@ class Run:
     def check_outputs(self):
         """Each request said what it would have said alone."""
         for request, arrival in self.arrivals.items():
-            alone = Prefix(arrival.root, arrival.prompt)
+            alone = Prefix(arrival.root, arrival.prompt, self._sample_of[request])
             for _ in range(request.num_output_tokens):
                 alone.sample()
             assert request.content.token_ids(0, request.num_tokens) == alone.tokens
@@ -241,6 +286,26 @@ def test_rejected_drafts_are_never_read(memory, method):
             assert run.scheduler.statistics.num_recomputed_tokens == 0
         seen += run.events
     assert seen["preempted"], seen
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_all_features_beside_one_another(groups):
+    seen = Counter()
+    for seed in range(80):
+        config, events = mixture(seed, GROUPS[groups])
+        run = Run(config, events)
+        run.check_outputs()
+        cache, retention = run.scheduler.kv_cache, run.scheduler.retention
+        retention.release_all()
+        assert cache.pool.num_used_blocks == 0
+        assert not cache.forks.unwritten
+        seen += run.events
+        seen["forks"] += run.scheduler.statistics.num_forks
+        seen["pins given up"] += retention.num_forced_releases + retention.num_pressure_releases
+    wanted = ["preempted", "swapped in", "fell back", "external hits", "pins given up"]
+    if "states" not in groups and groups != "all":
+        wanted.append("forks")
+    assert all(seen[event] for event in wanted), seen
 
 
 # ---------------------------------------------------------------- negative controls

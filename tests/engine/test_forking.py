@@ -11,12 +11,12 @@ from engine.block_keys import OpaqueContent, TokenContent
 from engine.cache_group_spec import CacheGroupSpec
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.executor import BlockCopy
+from engine.executor import Admission, BlockCopy, Step
 from engine.forking import Forks
 from engine.invariants import InvariantChecker, InvariantError
 from engine.request import Request, RequestStatus
 from engine.scheduler import Scheduler
-from tests.engine.memory_device import MemoryDevice, StaleMemoryError
+from tests.cases.content_executor import ContentError, ContentExecutor
 
 FULL = (CacheGroupSpec("full_attention", 4),)
 GROUPS = {
@@ -41,14 +41,14 @@ class Samples:
 
 
 class Run:
-    """Prompts sampled until everything is done, on a device that checks what is read."""
+    """Prompts sampled until everything is done, by an executor that checks what is read."""
 
     def __init__(self, prompts, *, usable=500, disturb=None, check=True, **config):
         settings = {"cache_groups": FULL, "max_num_batched_tokens": 256, "max_num_seqs": 64, "max_model_len": 500}
         self.scheduler = Scheduler(EngineConfig(num_blocks=usable + 1, **(settings | config)))
         self.core = EngineCore(self.scheduler)
         self.cache = self.scheduler.kv_cache
-        self.device = MemoryDevice(self.cache.groups)
+        self.executor = ContentExecutor(self.scheduler.config)
         self.checker = InvariantChecker(self.scheduler) if check else None
         self.requests: dict[str, Request] = {}
         self.steps, self.used_blocks, results = [], [], []
@@ -65,9 +65,10 @@ class Run:
                 if self.checker:
                     self.checker.check_step(step)
                 self._check_tables(step)
-                results.append(self.device.run(step))
+                results.append(self.executor.submit(step))
                 self.used_blocks.append(self.cache.pool.num_used_blocks)
             if self.core.must_collect():
+                self.executor.settle(self.core.in_flight[0])
                 self.core.process(results.pop(0))
             if self.checker:
                 self.checker.check()
@@ -87,6 +88,7 @@ class Run:
                 parent=first,
             )
             first = first or request
+            self.executor.expect(request, root=1, sample=index)
             self.scheduler.add_request(request)
             self.requests[request.request_id] = request
 
@@ -179,7 +181,7 @@ def test_siblings_share_the_partial_block_until_they_write():
 def test_nothing_is_copied_where_the_prompt_fills_its_blocks():
     run = Run([Samples(0, [1, 2, 3, 4], 3, 3)], parallel_sampling="fork", async_scheduling=False)
     assert run.num_forks == 2
-    assert run.device.num_copies == 0
+    assert run.executor.num_copies == 0
     assert run.used_blocks[:2] == [1, 4]
 
 
@@ -204,7 +206,7 @@ def test_a_late_sibling_forks_from_what_the_parent_has_become():
     for asynchronous in (False, True):
         run = Run(prompts, parallel_sampling="fork", max_num_seqs=2, async_scheduling=asynchronous, disturb=_first_two)
         assert ("1_0", 5, True) in admissions(run)
-        assert run.device.num_copies == 1
+        assert run.executor.num_copies == 1
 
 
 def _first_two(run, turn):
@@ -283,9 +285,9 @@ def test_both_ways_give_the_same_tokens(groups):
         hit = Run(prompts, **config)
         alone = Run(prompts, **config | {"usable": 5_000, "enable_prefix_caching": False}, check=False)
         assert forked.outputs() == hit.outputs() == alone.outputs()
-        assert not hit.device.num_copies
+        assert not hit.executor.num_copies
         forks += forked.num_forks
-        copies += forked.device.num_copies
+        copies += forked.executor.num_copies
         preemptions += forked.scheduler.statistics.num_preemptions
     assert forks > 200
     assert copies > 100
@@ -369,15 +371,15 @@ def test_without_copies_memory_is_stale(monkeypatch, asynchronous):
     monkeypatch.setattr(Forks, "blocks_to_copy", lambda *_: [])
     prompts = [Samples(0, [1] * 6, 3, 4)]
     config = {"parallel_sampling": "fork", "async_scheduling": asynchronous}
-    with pytest.raises(StaleMemoryError):
+    with pytest.raises(ContentError):
         Run(prompts, **config, check=False)
     with pytest.raises(InvariantError, match="holds too"):
         Run(prompts, **config)
 
 
 def test_copies_that_are_not_carried_out_are_seen(monkeypatch):
-    monkeypatch.setattr(MemoryDevice, "copy", lambda *_: None)
-    with pytest.raises(StaleMemoryError):
+    monkeypatch.setattr(ContentExecutor, "_copy", lambda *_: None)
+    with pytest.raises(ContentError):
         Run([Samples(0, [1] * 6, 3, 4)], parallel_sampling="fork")
 
 
@@ -404,9 +406,9 @@ class Beams:
         )
         self.scheduler = Scheduler(config)
         self.cache = self.scheduler.kv_cache
-        self.device = MemoryDevice(self.cache.groups)
+        self.executor = ContentExecutor(config)
         self.checker = InvariantChecker(self.scheduler)
-        self.number = 0
+        self.number = self.num_steps = 0
 
     def search(self):
         self.start()
@@ -419,11 +421,12 @@ class Beams:
         for beam in list(self.scheduler.running):
             self.end(beam)
         assert self.cache.pool.num_free_blocks == self.cache.pool.num_usable_blocks
-        return self.device.num_copies
+        return self.executor.num_copies
 
     def beam(self, tokens):
         beam = Request(str(self.number), len(tokens), 1000, TokenContent(self.scheduler.keys, tokens))
         beam.status = RequestStatus.RUNNING
+        self.executor.expect(beam, root=1)
         self.number += 1
         return beam
 
@@ -453,10 +456,12 @@ class Beams:
             self.compute(beam, num_tokens)
 
     def compute(self, beam, num_tokens):
-        start, tokens = beam.num_computed_tokens, beam.content.token_ids(0, beam.num_tokens)
-        self.device.copy(self.cache.take_copies())
-        self.device.write(beam.block_tables, tokens, start, start + num_tokens)
-        self.device.read(beam.block_tables, tokens, start, start + num_tokens)
+        start = beam.num_computed_tokens
+        step = Step(self.num_steps, [beam], [num_tokens], [start], [False], copies=self.cache.take_copies())
+        step.admitted.append(Admission(beam, start, beam.block_tables, resumed=False))
+        self.executor.submit(step)
+        self.executor.settle(step)
+        self.num_steps += 1
         beam.num_computed_tokens += num_tokens
 
     def fork(self, beam):
