@@ -115,6 +115,11 @@ class InvariantChecker:
                 )
                 held = [block for block in table if block != NULL_BLOCK]
                 _require(len(set(held)) == len(held), f"{request} has a block twice")
+                most_blocks = group.most_blocks(len(table) * group.block_size)
+                _require(
+                    len(held) <= most_blocks or self._scheduler.config.vllm_strict,  # which rejects nobody
+                    f"{request} holds more blocks than it was said to need",
+                )
                 needed = table[group.num_dead_blocks(request.num_computed_tokens) :]
                 may_lack_block = group.kind == "chunked_local_attention" and self._scheduler.config.vllm_strict
                 _require(NULL_BLOCK not in needed or may_lack_block, f"{request} lacks a block")

@@ -24,6 +24,8 @@ class GroupContext:
     max_tokens_in_flight: int
     """Tokens of all steps that may be under way at once."""
     max_steps_in_flight: int
+    lookahead_slots: int
+    """Slots behind the scheduled tokens that every allocation covers too."""
     retention_interval: int | None
     """``prefix_cache_retention_interval``: None keeps every tail, 0 only those that resend a prompt, m one per m."""
 
@@ -47,8 +49,6 @@ class CacheGroup(ABC):
         self.kind = spec.kind
         self.block_size = spec.block_size
         self._context = context
-        self._most_live_blocks: int | None = None
-        """Most blocks of one request that are needed at once; None where it grows with the request."""
 
     @abstractmethod
     def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
@@ -65,14 +65,18 @@ class CacheGroup(ABC):
 
     def blocks_to_admit(self, num_tokens: int, num_held_blocks: int) -> int:
         """Blocks missing to admit a request whole that has ``num_tokens`` known tokens (spec section 10)."""
-        num_blocks = self._blocks_for(num_tokens)
-        if self._most_live_blocks is not None:
-            num_blocks = min(num_blocks, self._most_live_blocks)
-        return max(0, num_blocks - num_held_blocks)
+        return max(0, self._blocks_at_once(num_tokens, self._context.max_tokens_in_flight) - num_held_blocks)
 
-    def most_blocks(self, num_tokens: int) -> int:
-        """Most blocks that a request with ``num_tokens`` slots holds at once."""
-        return self.blocks_to_admit(num_tokens, 0)
+    def most_blocks(self, num_slots: int) -> int:
+        """Most blocks that a request holds at once until it has ``num_slots`` token slots."""
+        return self._blocks_at_once(num_slots, self._context.max_tokens_in_flight + self._context.lookahead_slots)
+
+    def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
+        """Most blocks of a table of ``num_slots`` slots that are needed at once.
+
+        So many slots at most lie ahead of the last token whose step is done; only groups that forget care.
+        """
+        return self._blocks_for(num_slots)
 
     def positions_to_skip(self, num_slots: int, num_held_blocks: int) -> int:
         """Positions that get no block, before those that do, when a table is extended to ``num_slots`` token slots."""

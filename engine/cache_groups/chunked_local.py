@@ -23,13 +23,15 @@ class ChunkedLocalGroup(CacheGroup):
         super().__init__(spec, context, num_dropped_blocks=num_dropped_blocks)
         assert spec.window_tokens is not None
         self._chunk_tokens = spec.window_tokens
-        most_live_tokens = spec.window_tokens + context.max_tokens_in_flight
-        self._most_live_blocks = self._blocks_for(min(most_live_tokens, context.max_model_len))
 
     def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
         start = self.num_dead_blocks(num_tokens)
         tables = leading_blocks(keys, start, num_tokens // self.block_size, find)
         return [[NULL_BLOCK] * start + table for table in tables]
+
+    def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
+        num_live_slots = min(self._chunk_tokens + num_slots_ahead, self._context.max_model_len)
+        return min(self._blocks_for(num_slots), self._blocks_for(num_live_slots))
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
         return num_computed_tokens // self._chunk_tokens * self._chunk_tokens // self.block_size

@@ -25,8 +25,6 @@ class SlidingWindowGroup(CacheGroup):
         assert spec.window_tokens is not None
         self._window_tokens = spec.window_tokens
         self._tail_blocks = self._blocks_for(spec.window_tokens - 1)
-        most_live_tokens = spec.window_tokens - 1 + context.max_tokens_in_flight
-        self._most_live_blocks = self._blocks_for(min(most_live_tokens, context.max_model_len)) + 1
 
     def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
         num_blocks = min(num_tokens // self.block_size, len(keys[0]))
@@ -50,6 +48,10 @@ class SlidingWindowGroup(CacheGroup):
             return [[] for _ in keys]
         start = end + self.num_dropped_blocks - run
         return [[NULL_BLOCK] * start + table[start:end] for table in tables]
+
+    def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
+        num_live_slots = min(self._window_tokens - 1 + num_slots_ahead, self._context.max_model_len)
+        return min(self._blocks_for(num_slots), self._blocks_for(num_live_slots) + 1)
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
         return max(0, num_computed_tokens - self._window_tokens + 1) // self.block_size

@@ -41,9 +41,9 @@ class StateSpaceGroup(CacheGroup):
     def blocks_to_admit(self, num_tokens: int, num_held_blocks: int) -> int:
         return self.blocks_to_add(num_tokens, num_held_blocks)
 
-    def most_blocks(self, num_tokens: int) -> int:
+    def most_blocks(self, num_slots: int) -> int:
         """The newest state, and per step in flight the one that it goes on from."""
-        return min(self._blocks_for(num_tokens), 1 + self._context.max_steps_in_flight)
+        return min(self._blocks_for(num_slots), 1 + self._context.max_steps_in_flight)
 
     def positions_to_skip(self, num_slots: int, num_held_blocks: int) -> int:
         return max(0, self._blocks_for(num_slots) - num_held_blocks - 1)

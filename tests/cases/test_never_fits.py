@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.cache_group_spec import CacheGroupSpec
 from engine.request import FinishReason
+from engine.speculation import Speculation
 from tests.cases.engine_harness import Engine, blocks
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
@@ -117,6 +119,35 @@ def test_exactly_those_that_never_fit_are_rejected(block_size, usable, lengths, 
             assert request.num_output_tokens == 0
         else:
             assert (request.finish_reason, request.num_output_tokens) == (FinishReason.LENGTH, max_tokens)
+
+
+@settings(max_examples=150)
+@given(
+    spec=st.sampled_from(
+        [CacheGroupSpec("sliding_window", 4, 9), CacheGroupSpec("chunked_local_attention", 4, 8)],
+    ),
+    usable=st.integers(2, 12),
+    num_drafts=st.integers(1, 6),
+    prompt=st.integers(1, 40),
+    chunk=st.sampled_from([0, 5]),
+    asynchronous=st.booleans(),
+)
+def test_a_window_has_room_for_what_the_drafter_writes_too(spec, usable, num_drafts, prompt, chunk, asynchronous):
+    """Alone, a request that is not rejected is served: it does not preempt itself over and over."""
+    engine = Engine(
+        usable,
+        cache_groups=(spec,),
+        speculation=Speculation(method="draft_model", num_speculative_tokens=num_drafts),
+        enable_prefix_caching=False,
+        async_scheduling=asynchronous,
+        max_num_batched_tokens=8,
+        long_prefill_token_threshold=chunk,
+        max_num_seqs=1,
+        max_model_len=100,
+    )
+    request = engine.add("a", prompt, 5)
+    engine.run(max_iterations=200)
+    assert request.finish_reason in (FinishReason.LENGTH, FinishReason.REJECTED)
 
 
 def test_an_adapter_where_none_may_run():
