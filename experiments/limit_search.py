@@ -117,7 +117,7 @@ def find_limits(
         except BrokenExecutor:
             pass
         finally:
-            executor.shutdown(cancel_futures=True)
+            executor.shutdown(wait=False, cancel_futures=True)  # what was replayed ahead is not waited for
     raise UserError(f"a replay lost its process {_MOST_BREAKS} times (killed, or out of memory?); try --workers 1")
 
 
