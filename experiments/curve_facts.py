@@ -47,7 +47,7 @@ def curve_facts(
 
     ``with_line`` adds, as ``line``, points close enough for a picture. UserError: nothing is known about prefixes.
     """
-    chains = ServedChains(workload, block_size, max_model_len)
+    chains = _Chains(workload, block_size, max_model_len)
     curve = _Exact(chains) if share is None else _Estimated(chains, share)
     if not chains.num_known:
         raise UserError(f"{workload.path}: no prefix information: the hit rate cannot be known at any size")
@@ -106,7 +106,7 @@ class _Estimated:
         return {"hit_rate": hits, "hit_rate_standard_error": error}
 
 
-class ServedChains:
+class _Chains:
     """The chains of a workload's requests that a server would take, counted on the way."""
 
     def __init__(self, workload: Workload, block_size: int, max_model_len: int) -> None:

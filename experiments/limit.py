@@ -12,18 +12,15 @@ from typing import Any
 from tqdm import tqdm
 
 from experiments import replay
-from experiments.capacity_curve import CapacityCurve
-from experiments.curve_facts import ServedChains
 from experiments.errors import UserError
 from experiments.latencies import percentile_name
 from experiments.limit_search import Criterion, Search, find_limits
 from experiments.limit_text import text_lines
-from experiments.load_options import Load, shape_load
+from experiments.load_options import shape_load
 from experiments.number_lists import shares
 from experiments.output_options import output_settings
 from experiments.parser import Number, Whole
 from experiments.rate_bracket import RateGrid
-from experiments.sizing_options import resolve_sizing
 from experiments.sweep_executors import local_processes
 from experiments.trace_options import open_trace
 
@@ -49,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hit-rate-within",
         type=Number(0, 1),
         metavar="X",
-        help="the hit rate must be at least that of a cache that never evicts, less X (0.02: two points)",
+        help="the hit rate must be at most X below what a cache would hit that never evicts (0.02: two points)",
     )
     add(
         "--precision",
@@ -69,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     rate_option, base = _rate(args)
     load = shape_load(args, open_trace(args))
     grid = RateGrid.of_precision(base, args.precision)
-    ceilings: dict[int, float] = {}
-    searches = [_search(asked, rate_option, grid, load, ceilings) for asked in _servers(args)]
+    criteria = _criteria(args)
+    searches = [Search(asked, rate_option, grid, criteria) for asked in _servers(args)]
     workers = args.workers or os.cpu_count() or 1
     with tqdm(unit=" replays", delay=replay.PROGRESS_DELAY_S, leave=False, desc="limit", file=sys.stderr) as bar:
         find_limits(searches, local_processes(workers, workers), workers, bar.update)
@@ -120,53 +117,19 @@ def _servers(args: argparse.Namespace) -> list[argparse.Namespace]:
     return servers
 
 
-def _search(
-    args: argparse.Namespace, rate_option: str, grid: RateGrid, load: Load, ceilings: dict[int, float]
-) -> Search:
-    """What to look for on one server; ``ceilings`` keeps hit rates by the longest request taken."""
+def _criteria(args: argparse.Namespace) -> tuple[Criterion, ...]:
+    """What must hold."""
     output = output_settings(args)
     criteria = [Criterion("no preemption", "num_preemptions", 0)]
-    error = None
-    if args.hit_rate_within is not None:
-        try:
-            ceiling = _ceiling(args, load, ceilings)
-        except UserError as problem:
-            error, ceiling = str(problem), 0.0
-        least = ceiling - args.hit_rate_within
-        name = f"hit rate at least {100 * least:.2f} % (ceiling {100 * ceiling:.2f} %)"
-        criteria.append(Criterion(name, "prefix_cache_hit_rate", least, at_least=True))
+    if (within := args.hit_rate_within) is not None:
+        name = f"hit rate within {within:g} of possible"
+        criteria.append(Criterion(name, "prefix_cache_hit_rate", within, below="possible_hit_rate"))
     for latency, limit_ms in output.goodput_ms:
         for percent in output.percentiles:
-            key = f"{percentile_name(percent)}_{latency}_ms"
-            criteria.append(
-                Criterion(f"{percentile_name(percent)} {latency.upper()} at most {limit_ms:g} ms", key, limit_ms)
-            )
-    return Search(args, rate_option, grid, tuple(criteria), error=error)
-
-
-def _ceiling(args: argparse.Namespace, load: Load, ceilings: dict[int, float]) -> float:
-    """Hit rate of a cache that never evicts. UserError: it cannot be known."""
-    sizing = resolve_sizing(args)
-    groups = sizing.plan.groups
-    reason = None
-    if args.enable_prefix_caching is False or args.allocator != "paged":
-        reason = "prefix caching is off"
-    elif len(groups) != 1 or groups[0].kind != "full_attention":
-        reason = f"{sizing.inputs.shape.name} has more than one group of full attention"
-    elif args.parallel_samples is not None or any(record.n > 1 for record in load):
-        reason = "several samples of a prompt hit each other's blocks"
-    if reason:
-        raise UserError(f"--hit-rate-within: the ceiling is not known: {reason}")
-    longest = sizing.plan.max_model_len
-    if longest not in ceilings:
-        chains = ServedChains(load, args.block_size, longest)
-        hit_blocks = CapacityCurve(list(chains)).most_hit_blocks
-        if not chains.num_known:
-            raise UserError(
-                "--hit-rate-within: the trace tells lengths only, so nothing is known about shared prefixes"
-            )
-        ceilings[longest] = hit_blocks * args.block_size / chains.queried_tokens
-    return ceilings[longest]
+            name = percentile_name(percent)
+            text = f"{name} {latency.upper()} at most {limit_ms:g} ms"
+            criteria.append(Criterion(text, f"{name}_{latency}_ms", limit_ms))
+    return tuple(criteria)
 
 
 def _server_facts(search: Search) -> dict[str, Any]:
@@ -176,7 +139,7 @@ def _server_facts(search: Search) -> dict[str, Any]:
     facts: dict[str, Any] = {"memory_fraction": args.gpu_memory_utilization if has_fraction else None}
     if search.error is not None:
         return facts | {"error": search.error}
-    keys = list(dict.fromkeys(criterion.key for criterion in search.criteria))
+    keys = list(dict.fromkeys(key for criterion in search.criteria for key in criterion.keys))
     rate = search.grid.rate
     limits = []
     for criteria in search.questions:
@@ -189,7 +152,7 @@ def _server_facts(search: Search) -> dict[str, Any]:
         }
         if len(criteria) == 1:
             for name, step in (("value_at_held", bracket.held), ("value_at_failed", bracket.failed)):
-                limit[name] = None if step is None else search.replays[step][criteria[0].key]
+                limit[name] = None if step is None else criteria[0].value(search.replays[step])
         limits.append(limit)
     return facts | {
         "num_gpu_blocks": search.replays[0]["num_gpu_blocks"],

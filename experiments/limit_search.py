@@ -24,17 +24,29 @@ _MOST_BREAKS = 3
 
 @dataclass(frozen=True)
 class Criterion:
-    """What must hold in a replay: ``key`` of its summary is at most, or at least, ``bound``."""
+    """What must hold in a replay: a figure of its summary is at most ``bound``.
+
+    The figure is that of ``key``, or, with ``below``, how far it is below that of ``below``.
+    """
 
     name: str
     key: str
     bound: float
-    at_least: bool = False
+    below: str | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What it reads in a summary."""
+        return (self.key,) if self.below is None else (self.key, self.below)
+
+    def value(self, summary: Summary) -> float:
+        """The figure."""
+        figure: float = summary[self.key]
+        return figure if self.below is None else summary[self.below] - figure
 
     def holds(self, summary: Summary) -> bool:
         """Whether it does."""
-        value = summary[self.key]
-        return bool(value >= self.bound if self.at_least else value <= self.bound)
+        return self.value(summary) <= self.bound
 
 
 @dataclass
@@ -98,6 +110,11 @@ class Search:
         later = dict.fromkeys(step for step in nexts if step is not None)
         return now, [step for step in later if step not in self.replays and step not in now]
 
+    def unknown_figure(self, summary: Summary) -> str | None:
+        """The first criterion that cannot be judged."""
+        names = (c.name for c in self.criteria if any(summary[key] is None for key in c.keys))
+        return next(names, None)
+
     def options_at(self, step: int) -> argparse.Namespace:
         """The options of the replay at a step."""
         args = copy.copy(self.args)
@@ -142,6 +159,8 @@ def _fill_in(searches: list[Search], executor: Executor, workers: int, on_replay
                 searches[index].error = outcome
             elif not outcome["completed"]:
                 searches[index].error = "; ".join(["no request was completed", *outcome["verdicts"]])
+            elif unknown := searches[index].unknown_figure(outcome):
+                searches[index].error = f"{unknown}: not known for this trace"
             else:
                 searches[index].replays[step] = outcome
 
