@@ -113,14 +113,7 @@ def token_sources(summaries: list[dict[str, Any]], names: list[str]) -> Figure |
             )
     axes = {"xaxis": axis("prompt tokens (%)", range=[0, 100]), "yaxis": _AXIS | {"type": "category"}}
     axes["yaxis"] |= {"autorange": "reversed", "automargin": True, "ticks": ""}
-    legend = {
-        "orientation": "h",
-        "traceorder": "normal",
-        "xref": "container",
-        "x": 0.05,
-        "y": 1.02,
-        "yanchor": "bottom",
-    }
+    legend = _LEGEND | {"traceorder": "normal"}
     return {"data": data, "layout": layout(barmode="stack", hovermode="closest", legend=legend, **axes)}
 
 
