@@ -157,8 +157,7 @@ class Scheduler:
         step.preempted, self._preempted_since_step = self._preempted_since_step, []
         step.finished, self._finished_since_step = self._finished_since_step, []
         step.copies = self.kv_cache.take_copies()
-        if self.kv_cache.host_memory:
-            step.saves, step.loads = self.kv_cache.take_host_copies()
+        step.saves, step.loads = self.kv_cache.take_host_copies()
         if self._forks:
             step.replaced_blocks = self._forks.take_replaced()
         self._advance(step)
@@ -183,20 +182,18 @@ class Scheduler:
                 continue
             new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
             while new_blocks is None:
-                if self.retention.give_up(request, is_alone=len(self.running) == 1):
-                    new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
-                    continue
-                victim = self._choose_victim()
-                position = self.running.index(victim)
-                del self.running[position]
-                self._roll_back(victim, step)
-                if self.observer:
-                    self.observer.preempted(victim, request)
-                self._preempt(victim)
-                if position <= index:
-                    index -= 1
-                if victim is request:
-                    break
+                if not self.retention.give_up(request, is_alone=len(self.running) == 1):
+                    victim = self._choose_victim()
+                    position = self.running.index(victim)
+                    del self.running[position]
+                    self._roll_back(victim, step)
+                    if self.observer:
+                        self.observer.preempted(victim, request)
+                    self._preempt(victim)
+                    if position <= index:
+                        index -= 1
+                    if victim is request:
+                        break
                 new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
             index += 1
             if new_blocks is None:
