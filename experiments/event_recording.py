@@ -59,11 +59,11 @@ def recorded_events(args: argparse.Namespace, simulation: ServerSimulation, fold
                 raise UserError("--kv-events: this server caches no prefixes, so there are none")
             assert folder
             file = stack.enter_context(open(folder / kv_event_file.NAME, "w", encoding="utf-8"))
-            simulation.step_observers.append(KVEventWriter(log, file))
+            simulation.observers.append(KVEventWriter(log, file))
         if args.events:
             assert folder
             events = stack.enter_context(EventFile(folder / event_file.NAME))
             recorder = StepEventRecorder(simulation.scheduler, events.keep)
-            simulation.step_observers.append(recorder)
+            simulation.observers.append(recorder)
             stack.callback(recorder.close)
         yield

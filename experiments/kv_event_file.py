@@ -12,20 +12,18 @@ from typing import IO
 
 from engine.executor import Step
 from engine.kv_events import KVEventLog
+from sim.server_observer import ServerObserver
 from workloads.time_units import SECOND_NS
 
 NAME = "kv_events.jsonl"
 
 
-class KVEventWriter:
-    """An observer (`sim.step_observer.StepObserver`) that writes the events of a log to a file."""
+class KVEventWriter(ServerObserver):
+    """Writes the events of a log to a file: what deciding a step changed is published when an output is processed."""
 
     def __init__(self, log: KVEventLog, file: IO[str]) -> None:
         self._log = log
         self._file = file
-
-    def scheduled(self, step: Step, now_ns: int) -> None:
-        """A step was scheduled: what it changed is published when an output is processed."""
 
     def processed(self, step: Step, now_ns: int) -> None:
         """An output was delivered."""

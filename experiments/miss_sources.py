@@ -16,6 +16,7 @@ from engine.request import Request
 from experiments.lru_stack import LruStack, Stretch
 from experiments.prefix_chains import Chain, prefix_chain, sibling_chain
 from experiments.shared_prefixes import SharedPrefixes
+from sim.server_observer import ServerObserver
 from workloads.request_record import RequestRecord
 from workloads.time_units import SECOND_NS
 
@@ -40,8 +41,8 @@ class _Watched:
     owner: int | None = None
 
 
-class MissSources:
-    """Watches a simulated server (:class:`sim.serving.Watcher`) and splits the prompts at their first admission.
+class MissSources(ServerObserver):
+    """Splits the prompts that a simulated server serves, at their first admission.
 
     Every token of them is a hit of the device, a hit of the offload tier, or has one of ``SOURCES``. Beside the engine
     runs a stack of all that it ever computed (:mod:`experiments.lru_stack`); its memory grows with the distinct
@@ -74,18 +75,18 @@ class MissSources:
         self._evicted_tokens, self._evicted_needed_blocks, self._evicted_pause_ns = array("q"), array("q"), array("q")
         self._shared = SharedPrefixes()
 
-    def arrive(self, request: Request, record: RequestRecord, now_ns: int) -> None:
+    def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """A request reaches the server."""
         self._watched[request] = _Watched(record)
 
-    def schedule(self, step: Step, now_ns: int) -> None:
+    def scheduled(self, step: Step, now_ns: int) -> None:
         """A step was scheduled."""
         for request in step.preempted:
             self._let_go(request, now_ns)
         for admission in step.admitted:
             self._admit(admission, now_ns)
 
-    def end(self, request: Request, now_ns: int) -> None:
+    def ended(self, request: Request, now_ns: int) -> None:
         """A request ended."""
         self._let_go(request, now_ns)
         del self._watched[request]

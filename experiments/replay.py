@@ -183,9 +183,9 @@ def simulate(
         observe=observe,
         on_progress=advance,
         on_refusal=_raise_refusal if args.strict else None,
-        watcher=misses,
         num_warm_up_requests=args.warmup_requests,
     )
+    simulation.observers.append(misses)
     try:
         with recorded_events(args, simulation, events):
             recorder = simulation.run(load)

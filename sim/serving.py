@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import simpy
 
@@ -25,8 +25,8 @@ from sim.draft_acceptance import DraftAcceptance
 from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.requests import RequestFactory
+from sim.server_observer import ServerObserver
 from sim.simulated_executor import PredictedStep, SimulatedExecutor
-from sim.step_observer import StepObserver
 from sim.step_time import StepTimeModel
 from workloads.errors import WorkloadError
 from workloads.request_record import RequestRecord
@@ -39,19 +39,6 @@ _PATIENCE_STEPS = 10_000
 
 _PATIENCE_PREFILLS = 10
 """How often everything could have been prefilled in these steps, for the suspicion to be certain."""
-
-
-class Watcher(Protocol):
-    """Looks on while requests come, are scheduled, and go."""
-
-    def arrive(self, request: Request, record: RequestRecord, now_ns: int) -> None:
-        """A request, or one of its samples, reaches the server."""
-
-    def schedule(self, step: Step, now_ns: int) -> None:
-        """A step was scheduled."""
-
-    def end(self, request: Request, now_ns: int) -> None:
-        """A request ended, for whatever reason."""
 
 
 class ServerSimulation:
@@ -76,7 +63,6 @@ class ServerSimulation:
         observe: Observe | None = None,
         on_progress: Callable[[int], None] | None = None,
         on_refusal: Callable[[str, str], None] | None = None,
-        watcher: Watcher | None = None,
         num_warm_up_requests: int = 0,
     ) -> None:
         """Copies to and from the host take no time without a ``host_link``.
@@ -84,15 +70,15 @@ class ServerSimulation:
         ``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why.
 
         The first ``num_warm_up_requests`` that are sent are served and left out of all that is recorded and counted;
-        ``watcher`` is told of them too.
+        ``observers`` are told of them too.
 
         ``acceptance`` says how good drafts are, where ``config`` speculates. ``check`` verifies every invariant of the
         engine after every step, which is slow. ``observe`` makes an observer of the engine's decisions.
         """
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
-        self.step_observers: list[StepObserver] = []
-        """Who else is told of every step; to be filled before the run."""
+        self.observers: list[ServerObserver] = []
+        """Who else is told of every request and step; to be filled before the run."""
         self._clock = Clock()
         if observe:
             self.scheduler.observe(observe(self.scheduler, lambda: self._clock.now_ns))
@@ -103,7 +89,6 @@ class ServerSimulation:
         self._checker = InvariantChecker(self.scheduler) if check else None
         self._on_progress = on_progress
         self._on_refusal = on_refusal
-        self._watcher = watcher
         self._num_warm_up_left = num_warm_up_requests
         self._block_metrics = self.scheduler.block_metrics
         self._num_done = 0
@@ -151,8 +136,8 @@ class ServerSimulation:
             request.is_warm_up = is_warm_up
         self.recorder.arrive(samples, record, now_ns)
         for request in samples:
-            if self._watcher:
-                self._watcher.arrive(request, record, now_ns)
+            for observer in self.observers:
+                observer.arrived(request, record, now_ns)
             self._record_of[request] = record
             self._executor.expect(request, record)
             try:
@@ -175,8 +160,8 @@ class ServerSimulation:
         ended = self.scheduler.take_ended()
         for request in ended:
             record = self._record_of.pop(request)
-            if self._watcher:
-                self._watcher.end(request, self._clock.now_ns)
+            for observer in self.observers:
+                observer.ended(request, self._clock.now_ns)
             if self.recorder.end(request, self._clock.now_ns):
                 self._request_done(record)
         return bool(ended)
@@ -222,10 +207,8 @@ class ServerSimulation:
             self._checker.check_step(step)
         self._tickets.append((self._executor.submit(step), self._clock.now_ns))
         self.recorder.schedule(step, self._clock.now_ns)
-        for observer in self.step_observers:
+        for observer in self.observers:
             observer.scheduled(step, self._clock.now_ns)
-        if self._watcher:
-            self._watcher.schedule(step, self._clock.now_ns)
 
     def _collect_oldest(self) -> StepResult:
         """The result of the oldest step in flight, which ran as soon as the device was free: all time is spent here."""
@@ -241,7 +224,7 @@ class ServerSimulation:
         step = self._core.process(result.tokens, result.num_drafts)
         self._steps_without_output = 0 if any(result.tokens) else self._steps_without_output + 1
         self.recorder.process(step, result.tokens, self._clock.now_ns)
-        for observer in self.step_observers:
+        for observer in self.observers:
             observer.processed(step, self._clock.now_ns)
         if self._checker:
             self._checker.check()

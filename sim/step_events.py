@@ -10,6 +10,7 @@ from engine.executor import Step
 from engine.request import Request
 from engine.scheduler import Scheduler
 from sim.block_changes import BlockChange, listen
+from sim.server_observer import ServerObserver
 
 
 @dataclass(slots=True)
@@ -36,8 +37,8 @@ class StepEvents:
     """How many of the blocks that were taken had been hit-able."""
 
 
-class StepEventRecorder:
-    """A `sim.step_observer.StepObserver` that passes every step on when it is processed.
+class StepEventRecorder(ServerObserver):
+    """Passes every step on when it is processed.
 
     Put it on a server before anything arrives there: it stands in front of the methods of the block pool.
     """

@@ -53,7 +53,8 @@ def run(records, num_blocks, **changes):
         num_blocks=num_blocks, block_size=BLOCK, max_num_seqs=8, **({"async_scheduling": False} | changes)
     )
     misses = MissSources(config)
-    simulation = ServerSimulation(config, FixedStepTime(), max_concurrency=1, watcher=misses)
+    simulation = ServerSimulation(config, FixedStepTime(), max_concurrency=1)
+    simulation.observers.append(misses)
     recorder = simulation.run(records)
     return misses, recorder
 

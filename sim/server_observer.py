@@ -1,0 +1,27 @@
+"""What can watch a simulated server while it runs."""
+
+from __future__ import annotations
+
+from engine.executor import Step
+from engine.request import Request
+from workloads.request_record import RequestRecord
+
+
+class ServerObserver:
+    """Is told of requests and steps, in order; sees the scheduler as it then is and changes nothing.
+
+    Whoever watches overrides what it wants to know. (:class:`engine.observer.Observer` is told of the decisions inside
+    a step.)
+    """
+
+    def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
+        """A request, one of the samples of ``record``, reached the server."""
+
+    def scheduled(self, step: Step, now_ns: int) -> None:
+        """A step was scheduled."""
+
+    def processed(self, step: Step, now_ns: int) -> None:
+        """The output of the oldest step that was not processed yet was delivered."""
+
+    def ended(self, request: Request, now_ns: int) -> None:
+        """A request ended, for whatever reason."""
