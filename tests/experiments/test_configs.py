@@ -20,12 +20,11 @@ def test_every_sweep_is_understood_as_it_is(kvtwin, path):
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_every_sweep_replays_a_few_requests(kvtwin, mooncake, tmp_path, path):
+def test_every_sweep_replays_a_few_requests(kvtwin, tmp_path, path):
     spec = yaml.safe_load(path.read_text())
     spec["options"] = spec.get("options", {}) | {"num-prompts": 4}
     small = tmp_path / path.name
     small.write_text(yaml.safe_dump(spec, sort_keys=False))
-    given = [] if spec["trace"] == DEMO else [mooncake(4)]
-    outcome = kvtwin("sweep", small, *given, "--workers", 1)
+    outcome = kvtwin("sweep", small, DEMO, "--workers", 1)
     assert outcome.code == 0, outcome.out
     assert "* " not in outcome.out  # no failed point, no unknown column
