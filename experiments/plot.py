@@ -13,8 +13,8 @@ from experiments.sweep_folder import read_sweep
 
 EPILOGUE = """\
 Of a run: the timeline (cache, requests, preemptions), the distribution of latencies, and where its misses come from. Of
-a sweep: hit rate and preemptions over every option with numbers, and as a table over every two of them; the misses of
-each point. Each as PNG and as SVG.
+a sweep: hit rate and preemptions over every option with numbers, and as a table over every two of them; of each point
+its misses, and what its memory was used for while requests waited. Each as PNG and as SVG.
 
 examples:
   kvtwin plot first-run                       # of `kvtwin replay demo --out first-run`
@@ -51,19 +51,19 @@ def _of_run(args: argparse.Namespace) -> dict[str, Any]:
     if args.metrics:
         raise UserError(f"--metrics: for sweeps; {args.folder} is none")
     from experiments.pictures import run as pictures
-    from experiments.pictures.misses import misses
+    from experiments.pictures import shares
 
     shown = Run(args.folder)
     return {
         "timeline": pictures.timeline(shown),
         "latencies": pictures.latencies(shown),
-        "misses": misses([shown.summary], [shown.title]),
+        "misses": shares.misses([shown.summary], [shown.title]),
     }
 
 
 def _of_sweep(args: argparse.Namespace) -> dict[str, Any]:
+    from experiments.pictures import shares
     from experiments.pictures import sweep as pictures
-    from experiments.pictures.misses import misses
 
     axes, rows = read_sweep(args.folder)
     rows = [row for row in rows if row.get("error") is None]
@@ -79,7 +79,7 @@ def _of_sweep(args: argparse.Namespace) -> dict[str, Any]:
         for name in axes
         if rows and all(_is_number(row.get(name)) for row in rows) and len({row[name] for row in rows}) > 1
     ]
-    if not numbers:
+    if not rows or (args.metrics and not numbers):
         raise UserError(f"{args.folder}: no option with numbers differs between its points: nothing to draw")
     figures = {}
     for name in numbers:
@@ -89,9 +89,15 @@ def _of_sweep(args: argparse.Namespace) -> dict[str, Any]:
         for x, y in combinations(numbers, 2):
             figures[f"{x}-by-{y}"] = pictures.heatmap(rows, x, y, metrics)
     if not args.metrics:
-        names = [", ".join(str(row.get(name)) for name in axes) for row in rows]
-        figures["misses"] = misses(rows, names, ", ".join(axes))
+        names = [", ".join(_shown(row.get(name)) for name in axes) for row in rows]
+        figures["misses"] = shares.misses(rows, names, ", ".join(axes))
+        if memory := shares.memory(rows, names, ", ".join(axes)):
+            figures["memory"] = memory
     return figures
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -5,7 +5,9 @@ import pytest
 import yaml
 
 from experiments.pictures import run as run_pictures
+from experiments.pictures import shares
 from experiments.run_reader import Run
+from experiments.sweep_folder import read_sweep
 from tests.experiments.conftest import SMALL_SERVER
 
 
@@ -63,6 +65,21 @@ def test_failed_points_and_options_without_numbers_are_left_out(kvtwin, sweep_fo
     assert drawn(folder / "plots") == ["misses", "over-num-gpu-blocks-override"]
 
 
+def test_what_memory_is_used_for_by_allocator_and_block_size(kvtwin, sweep_folder):
+    """All at once on a pool that holds few: requests wait, and every part of the memory is drawn that there is."""
+    folder = sweep_folder(
+        options={"num-gpu-blocks-override": 130, "max-model-len": 1040, "request-rate": "inf"},
+        points=[{"allocator": "contiguous-max"}, {"block-size": 16}],
+    )
+    assert kvtwin("plot", folder).code == 0
+    assert drawn(folder / "plots") == ["memory", "misses"]
+    _, rows = read_sweep(folder)
+    (axis,) = shares.memory(rows, ["max", "16"]).axes
+    heights = {container.get_label(): [bar.get_height() for bar in container] for container in axis.containers}
+    assert [sum(bars) for bars in zip(*heights.values(), strict=True)] == pytest.approx([100, 100])
+    assert heights["holds a token"][1] > heights["holds a token"][0] > 0
+
+
 def test_long_runs_are_drawn_as_bands(monkeypatch, run_folder):
     monkeypatch.setattr(run_pictures, "_MOST_POINTS", 10)
     run = Run(run_folder)
@@ -78,7 +95,7 @@ def test_what_cannot_be_drawn(kvtwin, run_folder, sweep_folder, tmp_path):
     kvtwin("plot", run_folder, "--metrics", "x").complains("--metrics", "for sweeps")
     kvtwin("plot", run_folder, "--out", tmp_path / "trace.jsonl").complains("trace.jsonl")
     folder = sweep_folder(axes={"enable-prefix-caching": [True, False]})
-    kvtwin("plot", folder).complains("nothing to draw")
+    kvtwin("plot", folder, "--metrics", "mean_ttft_ms").complains("nothing to draw")
     kvtwin("plot", folder, "--metrics", "no_such_key").complains("--metrics: no_such_key")
     (folder / "results.parquet").unlink()
     kvtwin("plot", folder).complains("has not ended", "--resume")
