@@ -23,7 +23,7 @@ N ?= 300
 parity: $(DEV_STAMP)
 	$(BIN)/python -m tests.parity.fresh --count $(N) $(if $(SEED),--seed $(SEED))
 
-# The figures of the README, from the public traces.
+# The figures of docs/accuracy.md, from the public traces.
 TRACES ?= ../shared/traces
 figures: $(CORE_STAMP)
 	$(BIN)/python -m tests.figures $(TRACES)

@@ -95,7 +95,7 @@ def _run(words: list[str]) -> int:
     summary = COMMANDS[name].summary
     parser = CommandParser(
         prog=f"kvtwin {name}",
-        description=f"{summary[0].upper()}{summary[1:]}. Models vLLM {VLLM_VERSION}.",
+        description=f"{summary[0].upper()}{summary[1:]}. Decides as vLLM {VLLM_VERSION} does.",
         epilog=module.EPILOGUE,
     )
     module.add_arguments(parser)

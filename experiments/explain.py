@@ -20,7 +20,8 @@ from workloads.request_record import RequestRecord
 
 EPILOGUE = """\
 examples:
-  kvtwin explain demo --request c66t1 --gpu rtx-4090 --max-model-len 8192 --num-gpu-blocks-override 1800
+  kvtwin explain demo --request c66t1 --gpu rtx-4090 --max-model-len 8192 --num-gpu-blocks-override 1800 \
+--max-num-seqs 64
   kvtwin explain trace.jsonl --request 1a2b --json
 """
 
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options: those of ``replay``, and whom to follow."""
     replay.add_arguments(parser)
     parser.add_argument_group("whom to follow").add_argument(
-        "--request", required=True, metavar="ID", help="id of the request in the trace"
+        "--request", required=True, metavar="ID", help="id of the request in the trace (else its row, from 0)"
     )
 
 

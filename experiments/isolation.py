@@ -29,6 +29,7 @@ BUNDLED = Path(__file__).parent / "configs" / "isolation.yaml"
 EPILOGUE = """\
 A victim sends prompts with secrets. An attacker sends probes that repeat the secret or a wrong guess, and looks at
 their time to first token: a prefix that is cached answers sooner. With a cache salt per tenant, none is shared.
+docs/isolation.md says what the columns mean, experiments/configs/isolation.yaml what CONFIG.yaml may hold.
 
 example:
   kvtwin isolation

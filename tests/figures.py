@@ -1,4 +1,4 @@
-"""Regenerate the figures of the README from the public traces: ``make figures [TRACES=DIR]``.
+"""Regenerate the figures of docs/accuracy.md from the public traces: ``make figures [TRACES=DIR]``.
 
 Prints Markdown rows. Decisions (hits, preemptions, evictions) must come out the same anywhere; CPU seconds and peak
 memory are those of this machine.
