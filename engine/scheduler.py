@@ -119,6 +119,7 @@ class Scheduler:
         """Begin all counts at 0: what came before was to warm up. Lookups of such requests are never counted."""
         self.statistics.clear()
         self.kv_cache.pool.num_evictions = 0
+        self.retention.num_forced_releases = self.retention.num_pressure_releases = 0
         if self.block_metrics:
             self.block_metrics.clear()
         for memory in self.kv_cache.host_memory:

@@ -294,6 +294,11 @@ class Recorder:
         sent.num_open_samples -= 1
         is_last = sent.num_open_samples == 0
         self._num_open_records -= is_last
+        if request.session is not None:
+            num_computed_blocks = (request.num_tokens - 1) // self.scheduler.config.hash_block_tokens
+            self._ended_turns[request.session] = _EndedTurn(
+                now_ns, array("q", request.block_keys[:num_computed_blocks])
+            )
         if request.is_warm_up:
             return is_last
         columns = self.requests
@@ -315,11 +320,6 @@ class Recorder:
         columns.preemptions.append(request.num_preemptions)
         columns.pause_ns.append(sent.arrival_ns - sent.previous_turn.finish_ns if sent.previous_turn else NEVER)
         columns.history_tokens.append(row.history_tokens)
-        if request.session is not None:
-            num_computed_blocks = (request.num_tokens - 1) // self.scheduler.config.hash_block_tokens
-            self._ended_turns[request.session] = _EndedTurn(
-                now_ns, array("q", request.block_keys[:num_computed_blocks])
-            )
         if request.finish_reason in (FinishReason.REJECTED, FinishReason.CAPACITY) and not sent.failed:
             sent.failed = True
             self.incomplete_records.add(sent.index)

@@ -78,6 +78,21 @@ def test_a_turn_of_two_blocks_can_hit_but_one():
     assert column(recorder, "hit_tokens") == {"s0": 0, "s1": 16, "s2": 32}
 
 
+def test_a_history_may_lie_in_the_warm_up():
+    workload = turns("s", [9] * 31, [9] * 48, [9] * 64)
+    recorder = serve(workload, num_warm_up_requests=1)
+    assert column(recorder, "history_tokens") == {"s1": 16, "s2": 48}
+    assert column(recorder, "pause_ns") == {"s1": 1_000, "s2": 1_000}
+
+
+def test_pins_given_up_in_the_warm_up_do_not_count():
+    """The pin of three blocks gives way to another prompt, behind which nothing is missing."""
+    workload = workload_of(turns("s", list(range(50)), [7] * 16), others(300, prompt=16 * 15))
+    for num_warm_up_requests, released in ((1, 1), (2, 0)):
+        served = serve(workload, usable=16, retention="pin-until-pressure", num_warm_up_requests=num_warm_up_requests)
+        assert served.scheduler.retention.num_pressure_releases == released
+
+
 @pytest.mark.parametrize("policy", ["lru", "pin", "ttl=20", "pin-until-pressure"])
 def test_histories_of_conversations(policy):
     """Where memory never binds every history survives whole; histories are the same in a small pool."""

@@ -39,7 +39,15 @@ def record(name, arrival_ns=0, prompt=16, output=1, **fields):
 
 
 def simulation(
-    *, usable=64, asynchronous=False, step_time=None, max_concurrency=None, ignore_eos=True, check=True, **config
+    *,
+    usable=64,
+    asynchronous=False,
+    step_time=None,
+    max_concurrency=None,
+    ignore_eos=True,
+    check=True,
+    num_warm_up_requests=0,
+    **config,
 ):
     settings = {"async_scheduling": asynchronous, "max_num_batched_tokens": 8192, "max_num_seqs": 128} | config
     settings["max_num_seqs"] = min(settings["max_num_seqs"], settings["max_num_batched_tokens"])
@@ -49,6 +57,7 @@ def simulation(
         max_concurrency=max_concurrency,
         ignore_eos=ignore_eos,
         check=check,
+        num_warm_up_requests=num_warm_up_requests,
     )
 
 
