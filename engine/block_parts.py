@@ -8,14 +8,23 @@ and evicted with its block.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 
 class BlockParts:
-    """The second key of each block that has one."""
+    """The second key of each block that has one.
+
+    Invariant (checked by :mod:`engine.invariants`): a block with a second key has its own one too.
+    """
 
     def __init__(self) -> None:
         self._key_of_block: dict[int, int] = {}
         self._num_blocks_of_key: Counter[int] = Counter()
+
+    @property
+    def blocks(self) -> Iterable[int]:
+        """Blocks that have a second key."""
+        return self._key_of_block
 
     @property
     def num_keys(self) -> int:

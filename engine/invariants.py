@@ -97,6 +97,10 @@ class InvariantChecker:
                 0 <= request.num_computed_tokens <= request.num_tokens + request.num_placeholders,
                 f"{request} computed more than there is",
             )
+            _require(
+                len(request.block_keys) * self._scheduler.config.hash_block_tokens <= request.num_tokens,
+                f"{request} has keys of unknown tokens",
+            )
             for index, (table, group) in enumerate(zip(request.block_tables, cache.groups, strict=True)):
                 registered = request.num_registered_blocks[index]
                 _require(
@@ -213,6 +217,7 @@ class InvariantChecker:
             sum(len(pool.blocks_with_key(key)) for key in distinct) == len(with_key), "the map names a block twice"
         )
         _require(cache.phantom_blocks <= set(with_key), "a phantom block has no key")
+        _require(set(cache.parts.blocks) <= set(with_key), "a block has a second key and no first one")
 
     def _check_host_memory(self, cache: KVCacheManager) -> None:
         config = self._scheduler.config
