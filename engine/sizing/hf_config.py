@@ -157,7 +157,7 @@ def _attention_kinds(fields: Fields) -> list[tuple[LayerKind, int | None]]:
     pattern = fields.get("_sliding_window_pattern") or fields.get("sliding_window_pattern")
     if pattern:
         return [_FULL if (i + 1) % int(pattern) == 0 else ("sliding_window", window) for i in range(count)]
-    first = int(fields.get("max_window_layers") or 0) if fields.get("use_sliding_window") else 0
+    first = fields.count("max_window_layers") if fields.get("use_sliding_window") else 0
     return [_FULL if i < first else ("sliding_window", window) for i in range(count)]
 
 

@@ -27,6 +27,16 @@ class Fields:
         """The first of several names that has a value; model families name the same thing differently."""
         return next((self._values[key] for key in keys if self._values.get(key) is not None), None)
 
+    def count(self, *keys: str) -> int:
+        """A whole number of at least 0, under the first of several names that has a value; 0 if none has."""
+        value = self.first(*keys)
+        if value is None:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            key = next(key for key in keys if self._values.get(key) is not None)
+            raise ModelConfigError(f"{self.name}: {key} must be a whole number of at least 0, not {value!r}")
+        return value
+
     def integer(self, key: str, default: int | None = None) -> int:
         """A positive whole number. With a ``default`` the field may be missing, null or, as in some files, 0."""
         value = self._values.get(key)

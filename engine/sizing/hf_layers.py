@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.sizing.hf_fields import Fields
 from engine.sizing.layer_spec import LayerKind, LayerSpec
-from engine.sizing.model_shape import LayerShape
+from engine.sizing.model_shape import LayerShape, ModelConfigError
 
 
 def layer_shape(fields: Fields, index: int, kind: LayerKind, window: int | None, dtype: str) -> LayerShape:
@@ -32,7 +32,7 @@ def layer_shape(fields: Fields, index: int, kind: LayerKind, window: int | None,
     return LayerShape(
         **mixer,
         num_experts=experts,
-        active_experts=int(fields.first("num_experts_per_tok", "experts_per_token") or 1),
+        active_experts=fields.count("num_experts_per_tok", "experts_per_token") or 1,
         expert_params=3 * hidden * width + biased * (2 * width + hidden),
     )
 
@@ -42,7 +42,7 @@ def mlp_activation_values(fields: Fields) -> int:
     dense = (2 if fields.model_type == "nemotron_h" else 3) * _dense_width(fields)
     if not _num_experts(fields):
         return dense
-    chosen = int(fields.first("num_experts_per_tok", "experts_per_token") or 1)
+    chosen = fields.count("num_experts_per_tok", "experts_per_token") or 1
     width = _expert_width(fields)
     return max(
         dense if fields.get("first_k_dense_replace") else 0,
@@ -77,6 +77,8 @@ def _attention(fields: Fields, hidden: int, kind: LayerKind, window: int | None)
     heads = fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", heads)
     head = fields.integer("head_dim", hidden // heads)
+    if not head:
+        raise ModelConfigError(f"{fields.name}: hidden_size {hidden} is too small for num_attention_heads {heads}")
     head_v = fields.integer("v_head_dim", head)
     query, key_value = heads * head, kv_heads * (head + head_v)
     gate = 2 if fields.get("attn_output_gate") else 1
@@ -110,7 +112,7 @@ def _latent_attention(fields: Fields, hidden: int) -> dict[str, Any]:
     heads = fields.integer("num_attention_heads")
     latent, rope = fields.integer("kv_lora_rank"), fields.integer("qk_rope_head_dim")
     nope, value = fields.integer("qk_nope_head_dim"), fields.integer("v_head_dim")
-    query_latent = int(fields.get("q_lora_rank") or 0)
+    query_latent = fields.count("q_lora_rank")
     sharded = (query_latent or hidden) * heads * (nope + rope) + latent * heads * (nope + value)
     return {
         "spec": LayerSpec("full_attention", 1, latent + rope, is_latent=True),
@@ -166,11 +168,11 @@ def _mamba2(fields: Fields, hidden: int) -> dict[str, Any]:
 
 
 def _num_experts(fields: Fields) -> int:
-    return int(fields.first("n_routed_experts", "num_local_experts", "num_experts") or 0)
+    return fields.count("n_routed_experts", "num_local_experts", "num_experts")
 
 
 def _expert_width(fields: Fields) -> int:
-    return int(fields.get("moe_intermediate_size") or fields.integer("intermediate_size"))
+    return fields.count("moe_intermediate_size") or fields.integer("intermediate_size")
 
 
 def _dense_width(fields: Fields) -> int:
@@ -183,8 +185,8 @@ def _shared_width(fields: Fields) -> int:
     if fields.model_type == "llama4":
         return fields.integer("intermediate_size")
     if fields.get("shared_expert_intermediate_size") is not None:
-        return int(fields["shared_expert_intermediate_size"])
-    return int(fields.get("n_shared_experts") or 0) * _expert_width(fields)
+        return fields.count("shared_expert_intermediate_size")
+    return fields.count("n_shared_experts") * _expert_width(fields)
 
 
 def _is_expert_layer(fields: Fields, index: int) -> bool:
@@ -193,11 +195,11 @@ def _is_expert_layer(fields: Fields, index: int) -> bool:
         return False
     if fields.get("moe_layers"):
         return index in fields["moe_layers"]
-    if index < int(fields.get("first_k_dense_replace") or 0) or index in (fields.get("mlp_only_layers") or ()):
+    if index < fields.count("first_k_dense_replace") or index in (fields.get("mlp_only_layers") or ()):
         return False
     if fields.model_type == "llama4":
-        return (index + 1) % int(fields.get("interleave_moe_layer_step") or 1) == 0
+        return (index + 1) % (fields.count("interleave_moe_layer_step") or 1) == 0
     frequency = fields.get("moe_layer_freq")
     if isinstance(frequency, int):
         return index % frequency == 0
-    return (index + 1) % int(fields.get("decoder_sparse_step") or 1) == 0
+    return (index + 1) % (fields.count("decoder_sparse_step") or 1) == 0
