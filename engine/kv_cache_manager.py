@@ -63,7 +63,7 @@ class KVCacheManager:
             max_model_len=config.max_model_len,
             max_tokens_in_flight=config.max_num_batched_tokens * config.max_steps_in_flight,
             max_steps_in_flight=config.max_steps_in_flight,
-            lookahead_slots=config.lookahead_slots,
+            max_slots_ahead=config.token_budget * config.max_steps_in_flight + config.lookahead_slots,
             retention_interval=config.prefix_cache_retention_interval,
         )
         self._lookahead_slots = config.lookahead_slots

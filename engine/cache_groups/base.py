@@ -22,10 +22,10 @@ class GroupContext:
     """Hits are multiples of this: the least common multiple of the groups' block sizes."""
     max_model_len: int
     max_tokens_in_flight: int
-    """Tokens of all steps that may be under way at once."""
+    """Tokens of all steps that may be under way at once, as vLLM's admission counts them."""
     max_steps_in_flight: int
-    lookahead_slots: int
-    """Slots behind the scheduled tokens that every allocation covers too."""
+    max_slots_ahead: int
+    """Slots that a request may have ahead of the last token whose step is done, for drafts too."""
     retention_interval: int | None
     """``prefix_cache_retention_interval``: None keeps every tail, 0 only those that resend a prompt, m one per m."""
 
@@ -69,7 +69,7 @@ class CacheGroup(ABC):
 
     def most_blocks(self, num_slots: int) -> int:
         """Most blocks that a request holds at once until it has ``num_slots`` token slots."""
-        return self._blocks_at_once(num_slots, self._context.max_tokens_in_flight + self._context.lookahead_slots)
+        return self._blocks_at_once(num_slots, self._context.max_slots_ahead)
 
     def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
         """Most blocks of a table of ``num_slots`` slots that are needed at once.

@@ -150,6 +150,24 @@ def test_a_window_has_room_for_what_the_drafter_writes_too(spec, usable, num_dra
     assert request.finish_reason in (FinishReason.LENGTH, FinishReason.REJECTED)
 
 
+@both_loops
+def test_a_window_has_room_for_steps_above_the_batched_tokens(asynchronous):
+    """Alone, a request that is not rejected is served, whichever of the two limits is larger."""
+    for usable in range(2, 30):
+        engine = Engine(
+            usable,
+            cache_groups=(CacheGroupSpec("sliding_window", 4, 9),),
+            enable_prefix_caching=False,
+            async_scheduling=asynchronous,
+            max_num_batched_tokens=8,
+            max_num_scheduled_tokens=40,
+            max_num_seqs=1,
+        )
+        request = engine.add("a", 60, 5)
+        engine.run(max_iterations=200)
+        assert request.finish_reason in (FinishReason.LENGTH, FinishReason.REJECTED)
+
+
 def test_an_adapter_where_none_may_run():
     engine = Engine(9)
     request = engine.add("a", 16, lora="sql")
