@@ -27,19 +27,29 @@ class PrefixLookup:
 
         ``keys`` holds per group the keys of its blocks. Each kind may shorten the hit; then all look again, until they
         agree. Beside full attention one other kind is asked once: whatever it can serve, full attention can too.
+
+        A kind that gives its last block away is asked for a block more. When it is asked again, it need not give away
+        another one; but once a kind that gave nothing away shortens the hit, all give a block away anew.
         """
         tables: BlockTables = [[] for _ in range(self._num_groups)]
         num_tokens, longest = max_hit_tokens, 0
+        have_dropped: set[CacheGroup] = set()
         while True:
             asked_tokens = num_tokens
             for group, members in self._kinds:
-                limit = num_tokens
-                if group.num_dropped_blocks and self._num_groups > 1:
-                    limit += group.block_size
-                found = group.find_hit([keys[index] for index in members], limit, find)
+                limit, num_dropped_blocks = num_tokens, 0
+                if group not in have_dropped:
+                    num_dropped_blocks = group.num_dropped_blocks
+                    limit += group.block_size * num_dropped_blocks * (self._num_groups > 1)
+                found = group.find_hit([keys[index] for index in members], limit, find, num_dropped_blocks)
                 for index, table in zip(members, found, strict=True):
                     tables[index] = table
-                num_tokens = len(found[0]) * group.block_size
+                num_found_tokens = len(found[0]) * group.block_size
+                if num_dropped_blocks:
+                    have_dropped.add(group)
+                elif num_found_tokens < num_tokens:
+                    have_dropped.clear()
+                num_tokens = num_found_tokens
                 longest = max(longest, num_tokens)
             if num_tokens == asked_tokens or self._asks_once:
                 break

@@ -51,12 +51,14 @@ class CacheGroup(ABC):
         self._context = context
 
     @abstractmethod
-    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+    def find_hit(
+        self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
+    ) -> BlockTables:
         """Tables of the longest cached prefix of at most ``num_tokens`` tokens, for all groups of this kind.
 
         ``keys`` holds, per group, the keys of the prompt's blocks; a prefix counts only if every group has it. Hits
-        are aligned, and without the blocks to drop. Positions that the group does not need any more hold the null
-        block.
+        are aligned, and without the last ``num_dropped_blocks``. Positions that the group does not need any more hold
+        the null block.
         """
 
     def blocks_to_add(self, num_slots: int, num_held_blocks: int) -> int:

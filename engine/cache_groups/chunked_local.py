@@ -24,7 +24,9 @@ class ChunkedLocalGroup(CacheGroup):
         assert spec.window_tokens is not None
         self._chunk_tokens = spec.window_tokens
 
-    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+    def find_hit(
+        self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
+    ) -> BlockTables:
         start = self.num_dead_blocks(num_tokens)
         tables = leading_blocks(keys, start, num_tokens // self.block_size, find)
         return [[NULL_BLOCK] * start + table for table in tables]

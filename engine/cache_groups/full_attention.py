@@ -13,8 +13,10 @@ class FullAttentionGroup(CacheGroup):
 
     caches_parts = True
 
-    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+    def find_hit(
+        self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
+    ) -> BlockTables:
         tables = leading_blocks(keys, 0, num_tokens // self.block_size, find)
-        num_blocks = max(0, len(tables[0]) - self.num_dropped_blocks)
+        num_blocks = max(0, len(tables[0]) - num_dropped_blocks)
         num_blocks -= num_blocks % (self._context.alignment_tokens // self.block_size)
         return [table[:num_blocks] for table in tables] if num_blocks < len(tables[0]) else tables

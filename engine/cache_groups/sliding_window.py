@@ -26,28 +26,29 @@ class SlidingWindowGroup(CacheGroup):
         self._window_tokens = spec.window_tokens
         self._tail_blocks = self._blocks_for(spec.window_tokens - 1)
 
-    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+    def find_hit(
+        self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
+    ) -> BlockTables:
         num_blocks = min(num_tokens // self.block_size, len(keys[0]))
         tables = [[NULL_BLOCK] * num_blocks for _ in keys]
-        run = end = 0
+        unit_blocks = self._context.alignment_tokens // self.block_size
+        run = 0
         for index in range(num_blocks - 1, -1, -1):
             blocks = [block for group_keys in keys if (block := find(group_keys[index])) is not None]
             if len(blocks) < len(keys):
                 run = 0
                 continue
-            if run == 0:
-                end = index + 1 - self.num_dropped_blocks
-                if end * self.block_size % self._context.alignment_tokens:
-                    continue
+            if run == 0 and (index + 1 - num_dropped_blocks) % unit_blocks:
+                continue
             for table, block in zip(tables, blocks, strict=True):
                 table[index] = block
             run += 1
-            if run >= self._tail_blocks + self.num_dropped_blocks:
-                break
-        if run < max(1, min(1, self._tail_blocks) + self.num_dropped_blocks):
-            return [[] for _ in keys]
-        start = end + self.num_dropped_blocks - run
-        return [[NULL_BLOCK] * start + table[start:end] for table in tables]
+            if run >= self._tail_blocks + num_dropped_blocks:
+                end = index + run - num_dropped_blocks
+                start = max(index, end - self._tail_blocks)  # a window of one token looks at no block before it
+                return [[NULL_BLOCK] * start + table[start:end] for table in tables]
+        end = max(0, run - run % unit_blocks - num_dropped_blocks)  # all that there is from the first block on
+        return [table[: end - end % unit_blocks] for table in tables]
 
     def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
         num_live_slots = min(self._window_tokens - 1 + num_slots_ahead, self._context.max_model_len)

@@ -26,7 +26,9 @@ class StateSpaceGroup(CacheGroup):
     forgets = True
     hits_wait_a_step = True
 
-    def find_hit(self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock) -> BlockTables:
+    def find_hit(
+        self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
+    ) -> BlockTables:
         stride = self._context.alignment_tokens // self.block_size
         num_blocks = min(num_tokens // self.block_size, len(keys[0]))
         for end in range(num_blocks // stride * stride, 0, -stride):
