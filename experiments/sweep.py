@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -21,6 +22,7 @@ from experiments.sweep_point import parse
 from experiments.sweep_runner import run_points
 from experiments.sweep_spec import SweepPoint, SweepSpec, read_sweep_spec
 from experiments.sweep_text import table_lines
+from experiments.trace_options import DEMO
 
 EPILOGUE = """\
 SPEC.yaml, with any option of `kvtwin replay`, without its dashes:
@@ -63,6 +65,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("\n".join(f"kvtwin replay {' '.join(point.arguments)}" for point in spec.points))
         return 0
+    for trace in sorted({point.arguments[0] for point in spec.points}):
+        if trace != DEMO and not os.path.exists(trace):
+            raise UserError(f"{trace}: cannot be read: there is no such file")
     if args.resume and not args.out:
         raise UserError("--resume: needs --out DIR")
     folder = SweepFolder(args.out) if args.out else None

@@ -138,6 +138,12 @@ def test_mistakes_in_a_specification(kvtwin, mooncake, spec, settings, words):
     kvtwin("sweep", path).complains(str(path), *words)
 
 
+def test_a_trace_that_is_not_there_is_a_mistake_before_anything_runs(kvtwin, mooncake, spec, tmp_path):
+    path = spec(mooncake(), axes={"trace": [str(mooncake()), str(tmp_path / "absent.jsonl")]})
+    kvtwin("sweep", path, "--out", tmp_path / "sweep").complains("absent.jsonl: cannot be read")
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_an_unknown_column_costs_nothing_but_itself(kvtwin, mooncake, spec):
     outcome = kvtwin("sweep", spec(mooncake(), columns=["completed", "num_preemtions"]))
     assert outcome.code == 0

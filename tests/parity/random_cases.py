@@ -74,6 +74,10 @@ def _draw_speculation(rng: random.Random, config: dict[str, Any]) -> None:
     config["disable_eagle_block_drop"] = rng.random() < 0.2
     if config.get("groups"):
         config["groups"] = [dict(group, eagle=rng.random() < 0.5) for group in config["groups"]]
+        if rng.random() < 0.4:  # several kinds of windows, some of which look at one token only
+            for group in config["groups"]:
+                if group["type"] == "sliding_window":
+                    group["sliding_window"] = rng.choice((1, 2, rng.randint(1, config["max_model_len"])))
 
 
 def _has_parts(config: dict[str, Any]) -> bool:
