@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
-from contextlib import redirect_stdout
+import subprocess
+import sys
 from typing import Any
-
-from experiments.command_line import main
 
 
 def kvtwin(*words: object) -> Any:
-    """Run ``kvtwin WORDS --json``. ValueError: it was a mistake, told on standard error."""
+    """Run ``kvtwin WORDS --json``. ValueError: it was a mistake, told on standard error.
+
+    In a process of its own: a command may start workers, and these would run a notebook's cells anew.
+    """
     command = list(map(str, words))
-    output = io.StringIO()
-    with redirect_stdout(output):
-        exit_code = main([*command, "--json"])
-    if exit_code not in (0, 1):
-        raise ValueError(f"kvtwin {' '.join(command)}: exit code {exit_code}")
-    return json.loads(output.getvalue())
+    process = subprocess.run(
+        [sys.executable, "-m", "experiments.command_line", *command, "--json"], stdout=subprocess.PIPE, check=False
+    )
+    if process.returncode not in (0, 1):
+        raise ValueError(f"kvtwin {' '.join(command)}: exit code {process.returncode}")
+    return json.loads(process.stdout)
