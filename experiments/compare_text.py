@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from experiments.cells import cell_text
 from experiments.compare_facts import Row
 
 _WIDEST_CELL = 40
@@ -90,13 +91,5 @@ def _request_lines(compared: dict[str, Any]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.5g}" if abs(value) < 100_000 else f"{value:,.0f}"
-    text = str(value)
+    text = cell_text(value, digits=5)
     return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 3] + "..."

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from experiments.errors import UserError
 from experiments.exports import perfetto, prometheus, vllm_bench
 from experiments.run_reader import Run, written_by_this_version
+from experiments.whole_files import whole_file
 
 FORMATS = {"perfetto": perfetto.export, "prometheus": prometheus.export, "vllm-bench": vllm_bench.export}
 
@@ -36,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file, and print its name."""
     shown = Run(args.folder)
-    partial = args.out.with_name(f".{args.out.name}.partial-{os.getpid()}")
     try:
-        with written_by_this_version(args.folder), open(partial, "w", encoding="utf-8") as file:
+        with (
+            whole_file(args.out) as partial,
+            written_by_this_version(args.folder),
+            open(partial, "w", encoding="utf-8") as file,
+        ):
             FORMATS[args.to](shown, file)
-        partial.replace(args.out)
     except OSError as error:
         raise UserError(f"--out {args.out}: {error.strerror or error}") from None
-    finally:
-        partial.unlink(missing_ok=True)
     print(args.out)
     return 0

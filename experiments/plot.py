@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from experiments.cells import is_number
 from experiments.errors import UserError
 from experiments.run_reader import Run
 from experiments.sweep_folder import read_sweep
@@ -77,7 +78,7 @@ def _of_sweep(args: argparse.Namespace) -> dict[str, Any]:
     numbers = [
         name
         for name in axes
-        if rows and all(_is_number(row.get(name)) for row in rows) and len({row[name] for row in rows}) > 1
+        if rows and all(is_number(row.get(name)) for row in rows) and len({row[name] for row in rows}) > 1
     ]
     if not rows or (args.metrics and not numbers):
         raise UserError(f"{args.folder}: no option with numbers differs between its points: nothing to draw")
@@ -98,7 +99,3 @@ def _of_sweep(args: argparse.Namespace) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     return "-" if value is None else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

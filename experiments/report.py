@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from itertools import combinations
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from experiments.cells import cell_text, is_number
 from experiments.errors import UserError
 from experiments.event_file import has_events
 from experiments.output_options import output_settings
@@ -22,6 +22,7 @@ from experiments.report_page.words import sentences, tiles
 from experiments.run_reader import Run, written_by_this_version
 from experiments.run_text import bench_lines, cache_lines
 from experiments.sweep_folder import read_sweep, read_sweep_points
+from experiments.whole_files import whole_file
 
 EPILOGUE = """\
 Of a run: what came of it in words, its timeline, hit rate and latencies to zoom into, and, after `kvtwin replay
@@ -45,14 +46,11 @@ def run(args: argparse.Namespace) -> int:
     path = args.out or args.folder / "report.html"
     with written_by_this_version(args.folder):
         page = _of_sweep(args.folder) if (args.folder / "sweep.yaml").is_file() else _of_run(Run(args.folder))
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        partial.write_text(page.html(), encoding="utf-8")
-        partial.replace(path)
+        with whole_file(path) as partial:
+            partial.write_text(page.html(), encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out {path}: {error.strerror or error}") from None
-    finally:
-        partial.unlink(missing_ok=True)
     print(path)
     return 0
 
@@ -114,7 +112,7 @@ def _of_sweep(folder: Path) -> Page:
     cells = [[(_text(row.get(name)), row.get(name)) for name in names] for row in rows]
     page.table([*axes, *_COLUMNS.values()], cells)
     varied = [name for name in axes if len({str(row.get(name)) for row in done}) > 1]
-    numbers = [name for name in varied if all(_is_number(row.get(name)) for row in done)]
+    numbers = [name for name in varied if all(is_number(row.get(name)) for row in done)]
     for name in numbers:
         page.heading(f"Over {name}")
         others = tuple(other for other in varied if other != name)
@@ -133,12 +131,4 @@ def _of_sweep(folder: Path) -> Page:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    return f"{value:,}" if _is_number(value) else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if isinstance(value, bool) else cell_text(value)

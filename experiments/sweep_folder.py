@@ -18,6 +18,7 @@ import yaml
 from experiments.errors import UserError
 from experiments.run_folder import write_run_folder
 from experiments.sweep_spec import SweepPoint, SweepSpec
+from experiments.whole_files import whole_file
 from experiments.yaml_files import read_yaml
 
 
@@ -118,12 +119,8 @@ def _plan(spec: SweepSpec) -> dict[str, Any]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    try:
+    with whole_file(path) as partial:
         partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _column(values: list[Any]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
+from experiments.cells import cell_text
 from experiments.sweep_spec import SweepSpec
 
 Rows = list[dict[str, Any]]
@@ -25,21 +26,9 @@ def unknown_columns(spec: SweepSpec, rows: Rows) -> list[str]:
 def table_lines(spec: SweepSpec, rows: Rows) -> list[str]:
     """The description, an aligned table, and why points failed."""
     names = (*spec.axes, *spec.columns)
-    table = [list(names), *([_text(row.get(name)) for name in names] for row in rows)]
+    table = [list(names), *([cell_text(row.get(name)) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
     failures = [f"* point {row['point']} failed: {row['error']}" for row in rows if "error" in row]
     unknown = [f"* {sentence}" for sentence in unknown_columns(spec, rows)]
     return [*([spec.description, ""] if spec.description else []), *lines, *failures, *unknown]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    return str(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ mpl.use("agg")
 from matplotlib.figure import Figure
 
 from experiments.palette import COLOURS
+from experiments.whole_files import whole_file
 
 KINDS: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}
 """Kinds of files, with what must be left out of each for it to come out the same."""
@@ -50,9 +50,5 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 def save_as(figure: Figure, path: Path) -> None:
     """Write one file of a kind in `KINDS`, under a temporary name first."""
     kind = path.suffix[1:].lower()
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    try:
+    with whole_file(path) as partial:
         figure.savefig(partial, format=kind, metadata=KINDS[kind])
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
