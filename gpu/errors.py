@@ -1,0 +1,11 @@
+"""What a device cannot do, said in one line for the user."""
+
+from __future__ import annotations
+
+
+class DeviceError(Exception):
+    """Something that was asked for is not possible on this device: model, dtype, size or memory."""
+
+
+class OutOfDeviceMemory(DeviceError):  # noqa: N818 - named as the field does
+    """The device's memory is used up."""
