@@ -9,6 +9,7 @@ from pathlib import Path
 from experiments.errors import UserError
 from experiments.sizing_options import SizingInputs
 from experiments.yaml_files import read_yaml
+from sim.calibrated import CalibratedStepTime
 from sim.linear import LinearStepTime
 from sim.roofline import RooflineStepTime
 from sim.step_time import StepTimeModel
@@ -43,16 +44,18 @@ def step_time_model(name: str, inputs: SizingInputs) -> StepTimeModel:
     path = _LINEAR_EXAMPLE if name == "linear" else Path(name)
     if not os.path.isfile(path):
         raise UserError(f"--step-time: expected roofline, zero, linear or a YAML file, got {name!r}")
-    return _load_linear(path)
+    return load_step_time(path)
 
 
-def _load_linear(path: Path) -> StepTimeModel:
-    """A linear step-time model from a YAML file. UserError names the file and what is wrong."""
+def load_step_time(path: Path) -> StepTimeModel:
+    """The linear or calibrated step-time model of a YAML file. UserError names the file and what is wrong."""
     data = read_yaml(path)
-    if not isinstance(data, dict) or data.get("model") != "linear":
-        raise UserError(f"{path}: model: expected linear, and its coefficients beside it")
-    coefficients = {key: value for key, value in data.items() if key != "model"}
+    model = data.get("model") if isinstance(data, dict) else None
     try:
-        return LinearStepTime(coefficients)
+        if model == "linear":
+            return LinearStepTime({key: value for key, value in data.items() if key != "model"})
+        if model == "calibrated":
+            return CalibratedStepTime(data)
     except (ValueError, OverflowError) as error:
         raise UserError(f"{path}: {error}") from None
+    raise UserError(f"{path}: model: expected linear or calibrated, and its coefficients beside it")

@@ -27,7 +27,7 @@ ALLOWED = {
 
 ALLOWED_LATER = {
     "engine": {"numba", "xxhash", "cbor2"},
-    "experiments": {"pandas", "plotly", "pyarrow", "matplotlib", "torch", "triton", "distributed"},
+    "experiments": {"pandas", "plotly", "pyarrow", "matplotlib", "torch", "triton", "distributed", "scipy"},
 }
 """What a room may import where it is needed only: in a function, or in a try that does without."""
 

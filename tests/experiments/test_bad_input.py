@@ -294,6 +294,10 @@ def test_bad_gpu_files(kvtwin, tmp_path, old, new):
         "model: linear\nstep_ns: -1",
         "model: linear\nstep_ns: 1" + "0" * 400,
         "model: linear\nstep: 1",
+        "model: [calibrated]",
+        "model: calibrated",
+        "model: calibrated\ndecode: {base_ns: {1: 1}, padded: no, context_token_ns: 1" + "0" * 400 + "}\nmeasured: {}\n"
+        "prefill: {base_ns: {1: 1}, context_token_ns: 0, pair_ns: 0, sequence_ns: 0, sampled_token_ns: 0}",
         "\x00",
     ],
 )
