@@ -1,1 +1,1 @@
-"""The room for paged attention on a device, driven by the same engine. Empty so far."""
+"""The room for paged attention on a device, driven by the same engine as the simulation."""

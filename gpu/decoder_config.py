@@ -1,0 +1,195 @@
+"""The decoders that a device can run: the Llama family and Qwen 2 and 3, read from a Hugging Face config.json.
+
+The engine's own reading (:mod:`engine.sizing.hf_config`) says what the layers are; here is what remains to be known
+before they can be computed, and what is refused because it would be computed wrongly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.sizing.hf_config import read_hf_config
+from engine.sizing.hf_fields import Fields
+from engine.sizing.model_shape import ModelConfigError, ModelShape
+from gpu.errors import DeviceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    """Rotary embedding: pair ``i`` of a head's ``d`` values turns by position * theta ** (-2i / d), scaled.
+
+    ``linear`` divides every frequency by ``factor``. ``llama3`` leaves wave lengths below original_tokens /
+    ``high_frequency_factor`` as they are, divides those above original_tokens / ``low_frequency_factor`` and blends
+    between (the rule of Llama 3.1's reference code, there "apply_scaling").
+    """
+
+    theta: float
+    kind: str = "default"
+    factor: float = 1.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_tokens: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    """A decoder whose layers are RMSNorm, causal attention with rope, RMSNorm, gated SiLU MLP, each half residual.
+
+    ``num_query_heads`` is a multiple of ``num_kv_heads``; ``head_dim`` is even.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_query_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_tokens: int
+    """The longest context the model is made for."""
+    rope: Rope
+    norm_epsilon: float
+    tied_embeddings: bool
+    """Whether the output head is the embedding matrix."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    """Whether each query and key head is normalised before rope (Qwen3)."""
+    dtype: str = "float32"
+    """What the model computes in on a GPU: vLLM's choice for this config. A CPU computes in float32."""
+
+    @property
+    def query_size(self) -> int:
+        """Values of all query heads of a token."""
+        return self.num_query_heads * self.head_dim
+
+    @property
+    def key_value_size(self) -> int:
+        """Values of all key heads of a token, and as many of its value heads."""
+        return self.num_kv_heads * self.head_dim
+
+
+TINY = DecoderConfig(
+    name="tiny",
+    num_layers=4,
+    hidden_size=256,
+    intermediate_size=688,
+    num_query_heads=8,
+    num_kv_heads=2,
+    head_dim=32,
+    vocab_size=4096,
+    max_position_tokens=8192,
+    rope=Rope(theta=10000.0),
+    norm_epsilon=1e-5,
+    tied_embeddings=False,
+)
+"""A model that a laptop computes in milliseconds per step."""
+
+_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+_MUST_BE_OFF = ("mlp_bias", "no_rope_layers")
+
+
+def read_decoder_config(config: dict[str, Any], name: str) -> DecoderConfig:
+    """The decoder of a config.json. DeviceError: one line with the model, the field and what was expected."""
+    model_type = config.get("model_type")
+    if model_type not in _MODEL_TYPES:
+        raise DeviceError(
+            f"{name}: model_type must be one of {', '.join(_MODEL_TYPES)} to be executed, not {model_type!r}"
+        )
+    fields = Fields(config, name, str(model_type))
+    try:
+        shape = read_hf_config(config, name)
+        _refuse_other_layers(shape)
+        heads = fields.integer("num_attention_heads")
+        intermediate = fields.integer("intermediate_size")
+    except ModelConfigError as error:
+        raise DeviceError(str(error)) from error
+    spec = shape.layers[0].spec
+    if heads % spec.num_kv_heads:
+        raise DeviceError(
+            f"{name}: num_attention_heads {heads} must be a multiple of num_key_value_heads {spec.num_kv_heads}"
+        )
+    if spec.head_size % 2:
+        raise DeviceError(f"{name}: head_dim {spec.head_size} must be even, for rope turns pairs of values")
+    if (activation := fields.first("hidden_act", "hidden_activation") or "silu") not in ("silu", "swish"):
+        raise DeviceError(f"{name}: hidden_act must be silu to be executed, not {activation!r}")
+    for key in _MUST_BE_OFF:
+        if fields.get(key):
+            raise DeviceError(f"{name}: {key} {fields.get(key)!r} cannot be executed")
+    bias = bool(fields.get("attention_bias"))
+    return DecoderConfig(
+        name=name,
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        intermediate_size=intermediate,
+        num_query_heads=heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_size,
+        vocab_size=shape.vocab_size,
+        max_position_tokens=shape.max_position_tokens,
+        rope=_rope(fields),
+        norm_epsilon=_number(fields.get("rms_norm_eps"), name, "rms_norm_eps", 1e-6),
+        tied_embeddings=shape.tied_embeddings,
+        qkv_bias=bias or model_type == "qwen2",
+        output_bias=bias and model_type != "qwen2",
+        qk_norm=model_type == "qwen3",
+        dtype=shape.dtype,
+    )
+
+
+def _refuse_other_layers(shape: ModelShape) -> None:
+    if shape.quantization is not None:
+        raise DeviceError(f"{shape.name}: quantization_config {shape.quantization!r} cannot be executed; expected none")
+    for index, layer in enumerate(shape.layers):
+        spec = layer.spec
+        has_window = spec.window_tokens is not None and spec.window_tokens < shape.max_position_tokens
+        if spec.kind != "full_attention" and (spec.kind != "sliding_window" or has_window):
+            kind = spec.kind.replace("_", " ")
+            raise DeviceError(
+                f"{shape.name}: layer {index} has {kind}, which cannot be executed; expected full attention"
+            )
+        if spec.is_latent:
+            raise DeviceError(
+                f"{shape.name}: kv_lora_rank (latent attention) cannot be executed; expected full attention"
+            )
+        if layer.num_experts:
+            raise DeviceError(f"{shape.name}: layer {index} has {layer.num_experts} experts; expected a dense MLP")
+
+
+def _rope(fields: Fields) -> Rope:
+    """From ``rope_theta`` and ``rope_scaling``, or from ``rope_parameters``, which replaces both in newer files."""
+    name = fields.name
+    values = fields.first("rope_parameters", "rope_scaling") or {}
+    if not isinstance(values, dict):
+        raise DeviceError(f"{name}: rope_scaling must be a table or null, not {values!r}")
+    theta = _number(values.get("rope_theta", fields.get("rope_theta")), name, "rope_theta", 10000.0)
+    kind = values.get("rope_type", values.get("type", "default"))
+    for key, holder in ((key, holder) for key in ("partial_rotary_factor",) for holder in (values, fields)):
+        if (part := holder.get(key)) not in (None, 1, 1.0):
+            raise DeviceError(f"{name}: {key} {part!r} cannot be executed; expected 1")
+    if kind == "default":
+        return Rope(theta=theta)
+    if kind == "linear":
+        return Rope(theta=theta, kind=kind, factor=_number(values.get("factor"), name, "rope factor"))
+    if kind == "llama3":
+        return Rope(
+            theta=theta,
+            kind=kind,
+            factor=_number(values.get("factor"), name, "rope factor"),
+            low_frequency_factor=_number(values.get("low_freq_factor"), name, "rope low_freq_factor", 1.0),
+            high_frequency_factor=_number(values.get("high_freq_factor"), name, "rope high_freq_factor", 4.0),
+            original_tokens=int(
+                _number(values.get("original_max_position_embeddings"), name, "rope original_max_position_embeddings")
+            ),
+        )
+    raise DeviceError(f"{name}: rope type {kind!r} cannot be executed; expected default, linear or llama3")
+
+
+def _number(value: Any, name: str, key: str, default: float | None = None) -> float:
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise DeviceError(f"{name}: {key} must be a positive number, not {value!r}")
+    return float(value)
