@@ -20,6 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 from engine.config import VLLM_VERSION, EngineConfig
+from engine.executor import Executor
 from engine.sizing.cache_plan import CachePlan
 from experiments.allocator_options import add_allocator_argument, allocator_lines
 from experiments.block_metric_figures import block_metric_figures
@@ -39,10 +40,9 @@ from experiments.speculation_options import SpeculationOptions, speculation_opti
 from experiments.step_time_options import add_step_time_arguments, step_time_model
 from experiments.trace_options import add_trace_arguments, open_trace
 from experiments.verdicts import verdicts
-from sim.draft_acceptance import DraftAcceptance
-from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.serving import Observe, ServerSimulation
+from sim.simulated_executor import SimulatedExecutor
 from sim.step_time import StepTimeModel
 from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
@@ -127,6 +127,7 @@ def replay(
     config = engine_config(args, sizing, speculation)
     step_time = step_time_model(args.step_time, sizing.inputs)
     link = host_link(args, sizing)
+    executor = SimulatedExecutor(step_time, link, speculation.acceptance(args.seed) if speculation else None)
     workload = open_trace(args)
     load = shape_load(args, workload)
     if show_progress:
@@ -137,7 +138,7 @@ def replay(
     misses = MissSources(config)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     with _progress(load.num_requests, show_progress) as advance:
-        recorder = simulate(args, config, step_time, link, speculation, load, misses, advance, observe, events)
+        recorder = simulate(args, config, executor, load, misses, advance, observe, events)
     machine = _machine(time.perf_counter() - started_s, time.process_time() - started_cpu_s)
     context = RunContext(
         model=sizing.inputs.shape.name,
@@ -158,9 +159,7 @@ def replay(
 def simulate(
     args: argparse.Namespace,
     config: EngineConfig,
-    step_time: StepTimeModel,
-    link: HostLink | None,
-    speculation: SpeculationOptions | None,
+    executor: Executor[Any],
     load: Load,
     misses: MissSources,
     advance: Callable[[int], None],
@@ -168,17 +167,11 @@ def simulate(
     events: Path | None = None,
 ) -> Recorder:
     """Run the simulation. UserError: with --strict, the first request that cannot be served."""
-    acceptance = None
-    if speculation:
-        num_drafts = speculation.speculation.num_speculative_tokens
-        acceptance = DraftAcceptance(num_drafts, speculation.acceptance_rates, args.seed)
     simulation = ServerSimulation(
         config,
-        step_time,
-        link,
+        executor,
         ignore_eos=args.ignore_eos,
         max_concurrency=load.max_concurrency,
-        acceptance=acceptance,
         check=args.check,
         observe=observe,
         on_progress=advance,

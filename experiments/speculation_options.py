@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.speculation import Speculation
 from experiments.errors import UserError
+from sim.draft_acceptance import DraftAcceptance
 
 _FLAG = "--speculative-config"
 
@@ -67,6 +68,10 @@ class SpeculationOptions:
     """Probability that the first, the first two, ... drafts are right; None where only the workload can tell."""
     ignored: tuple[str, ...]
     """Keys that were given and make no difference."""
+
+    def acceptance(self, seed: int) -> DraftAcceptance:
+        """How many drafts are right, drawn with ``seed``."""
+        return DraftAcceptance(self.speculation.num_speculative_tokens, self.acceptance_rates, seed)
 
     def describe(self) -> str:
         """One line on what is simulated and what is not."""

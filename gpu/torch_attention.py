@@ -38,7 +38,7 @@ class TorchAttention(Attention):
 
 
 def attend_to(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Causal attention of the last ``[q, heads, dim]`` tokens to all: keys and values ``[context, kv_heads, dim]``."""
+    """Causal attention of the last tokens, ``[q, heads, dim]``, to all ``[context, kv_heads, dim]``."""
     num_queries, context_tokens = query.shape[0], keys.shape[0]
     mask = None
     if 1 < num_queries < context_tokens:

@@ -3,11 +3,12 @@
 >>> from engine.config import EngineConfig
 >>> from sim.linear import LinearStepTime
 >>> from sim.serving import ServerSimulation
+>>> from sim.simulated_executor import SimulatedExecutor
 >>> from workloads.request_record import RequestRecord
 >>> records = [RequestRecord(request_id=str(n), arrival_ns=0, prompt_tokens=64, output_tokens=3, token_ids=range(64))
 ...            for n in range(2)]
->>> simulation = ServerSimulation(EngineConfig(num_blocks=100), LinearStepTime({"step_ns": 1_000_000}))
->>> run = simulation.run(records)
+>>> executor = SimulatedExecutor(LinearStepTime({"step_ns": 1_000_000}))
+>>> run = ServerSimulation(EngineConfig(num_blocks=100), executor).run(records)
 >>> list(run.requests.hit_tokens), list(run.requests.finish_ns)
 ([0, 48], [3000000, 3000000])
 """

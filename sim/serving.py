@@ -14,20 +14,16 @@ import simpy
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.executor import Step, StepResult
+from engine.executor import Executor, Step, StepResult
 from engine.invariants import InvariantChecker
 from engine.observer import Observer
 from engine.request import Request
 from engine.scheduler import Scheduler
 from sim.clients import Clients
 from sim.clock import Clock
-from sim.draft_acceptance import DraftAcceptance
-from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.requests import RequestFactory
 from sim.server_observer import ServerObserver
-from sim.simulated_executor import PredictedStep, SimulatedExecutor
-from sim.step_time import StepTimeModel
 from workloads.errors import WorkloadError
 from workloads.request_record import RequestRecord
 
@@ -47,44 +43,43 @@ class ServerSimulation:
     Records that vLLM's front end refuses, or that can never fit, are counted in the recorder and not served.
 
     The present instant belongs to the clients first: the engine schedules after all arrivals of the same instant.
-    Steps run one after the other, in the order in which they were scheduled.
+    Steps run one after the other, in the order in which they were scheduled. ``executor`` says what comes of each, and
+    how long it takes: the clock passes that time, however long the executor itself works.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        step_time: StepTimeModel,
-        host_link: HostLink | None = None,
+        executor: Executor[Any],
         *,
         ignore_eos: bool = True,
         max_concurrency: int | None = None,
-        acceptance: DraftAcceptance | None = None,
         check: bool = False,
         observe: Observe | None = None,
         on_progress: Callable[[int], None] | None = None,
         on_refusal: Callable[[str, str], None] | None = None,
         num_warm_up_requests: int = 0,
     ) -> None:
-        """Copies to and from the host take no time without a ``host_link``.
+        """An executor that is a :class:`ServerObserver` is told of requests and steps, before other ``observers``.
 
         ``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why.
 
         The first ``num_warm_up_requests`` that are sent are served and left out of all that is recorded and counted;
         ``observers`` are told of them too.
 
-        ``acceptance`` says how good drafts are, where ``config`` speculates. ``check`` verifies every invariant of the
-        engine after every step, which is slow. ``observe`` makes an observer of the engine's decisions.
+        ``check`` verifies every invariant of the engine after every step, which is slow. ``observe`` makes an observer
+        of the engine's decisions.
         """
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
-        self.observers: list[ServerObserver] = []
+        self.observers: list[ServerObserver] = [executor] if isinstance(executor, ServerObserver) else []
         """Who else is told of every request and step; to be filled before the run."""
         self._clock = Clock()
         if observe:
             self.scheduler.observe(observe(self.scheduler, lambda: self._clock.now_ns))
         self._clients = Clients(self._clock, self._serve, max_concurrency)
         self._core = EngineCore(self.scheduler)
-        self._executor = SimulatedExecutor(step_time, host_link, acceptance)
+        self._executor = executor
         self._factory = RequestFactory(self.scheduler.keys, config.max_model_len, ignore_eos=ignore_eos)
         self._checker = InvariantChecker(self.scheduler) if check else None
         self._on_progress = on_progress
@@ -95,7 +90,7 @@ class ServerSimulation:
         self._record_of: dict[Request, RequestRecord] = {}
         self._turns_left: Counter[str] = Counter()
         """Records of each session that are not done; only where the retention policy asks for it."""
-        self._tickets: deque[tuple[PredictedStep, int]] = deque()
+        self._tickets: deque[tuple[Any, int]] = deque()
         """Of each step in flight, in order: the executor's ticket, and when the step was submitted."""
         self._device_free_ns = 0
         """When the latest step whose duration is known ends."""
@@ -106,13 +101,18 @@ class ServerSimulation:
         """Serve ``workload``, whose records come in order of ``arrival_ns``; return what was recorded.
 
         A retention policy other than ``lru`` has to know which turn is a session's last: then ``workload`` is iterated
-        twice. Raises WorkloadError when a request's id belongs to one that is still being served.
+        twice. Raises WorkloadError when a request's id belongs to one that is still being served, and what the executor
+        raises: :meth:`close` completes the record then.
         """
         if self.scheduler.config.retention != "lru":
             self._turns_left.update(record.session for record in workload if record.session is not None)
         self._clients.start(workload)
         self._clock.environment.process(self._engine_loop())
         self._clock.environment.run()
+        return self.close()
+
+    def close(self) -> Recorder:
+        """End the record where the run stands; for whoever caught what ended it early."""
         self.recorder.close(self._clock.now_ns, self._unfinished(), sum(1 for _ in self._clients.unsent()))
         return self.recorder
 
@@ -139,7 +139,6 @@ class ServerSimulation:
             for observer in self.observers:
                 observer.arrived(request, record, now_ns)
             self._record_of[request] = record
-            self._executor.expect(request, record)
             try:
                 self.scheduler.add_request(request)
             except ValueError as error:

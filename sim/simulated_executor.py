@@ -11,36 +11,13 @@ from engine.request import Request
 from sim.draft_acceptance import DraftAcceptance
 from sim.host_link import HostLink
 from sim.requests import EOS_TOKEN
-from sim.step_shape import StepShape
+from sim.server_observer import ServerObserver
+from sim.step_shape import step_shape
 from sim.step_time import StepTimeModel
 from workloads.request_record import RequestRecord
 
 _NO_TOKENS: Sequence[int] = ()
 _UNKNOWN_OUTPUT: Sequence[int] = (UNKNOWN_TOKEN,)
-
-
-def step_shape(step: Step) -> StepShape:
-    """The sums of ``step`` that a step-time model looks at."""
-    decode_sequences = prefill_tokens = context_tokens = attention_pairs = 0
-    for request, num_tokens, num_computed in zip(step.requests, step.num_tokens, step.num_computed_tokens, strict=True):
-        context_tokens += num_computed + num_tokens
-        num_drafts = step.num_drafts.get(request, 0) if step.num_drafts else 0
-        if num_tokens - num_drafts == 1 and num_computed >= request.num_prompt_tokens:
-            decode_sequences += 1
-            if num_drafts:
-                prefill_tokens += num_drafts
-                attention_pairs += num_drafts * (num_computed + 1) + num_drafts * (num_drafts + 1) // 2
-        else:
-            prefill_tokens += num_tokens
-            attention_pairs += num_tokens * num_computed + num_tokens * (num_tokens + 1) // 2
-    return StepShape(
-        num_sequences=len(step.requests),
-        decode_sequences=decode_sequences,
-        prefill_tokens=prefill_tokens,
-        context_tokens=context_tokens,
-        prefill_attention_pairs=attention_pairs,
-        sampled_tokens=sum(step.samples) + sum(step.num_drafts.values()),
-    )
 
 
 class PredictedStep(NamedTuple):
@@ -50,7 +27,7 @@ class PredictedStep(NamedTuple):
     duration_ns: int
 
 
-class SimulatedExecutor(Executor[PredictedStep]):
+class SimulatedExecutor(Executor[PredictedStep], ServerObserver):
     """An executor without a device. It has no clock: whoever has one lets ``duration_ns`` pass."""
 
     def __init__(
@@ -65,7 +42,7 @@ class SimulatedExecutor(Executor[PredictedStep]):
         self._acceptance = acceptance
         self._known_outputs: dict[Request, tuple[Sequence[int] | None, int]] = {}
 
-    def expect(self, request: Request, record: RequestRecord) -> None:
+    def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """Remember what ``request`` will say, if that matters: known tokens, or where it ends by itself.
 
         A record tells what the first sample of its prompt says; what the others say is unknown.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from engine.executor import Step
+
 
 class StepShape(NamedTuple):
     """Sums over the requests of one step.
@@ -30,3 +32,27 @@ class StepShape(NamedTuple):
     def total_tokens(self) -> int:
         """All tokens scheduled in the step."""
         return self.decode_sequences + self.prefill_tokens
+
+
+def step_shape(step: Step) -> StepShape:
+    """The sums of ``step`` that a step-time model looks at."""
+    decode_sequences = prefill_tokens = context_tokens = attention_pairs = 0
+    for request, num_tokens, num_computed in zip(step.requests, step.num_tokens, step.num_computed_tokens, strict=True):
+        context_tokens += num_computed + num_tokens
+        num_drafts = step.num_drafts.get(request, 0) if step.num_drafts else 0
+        if num_tokens - num_drafts == 1 and num_computed >= request.num_prompt_tokens:
+            decode_sequences += 1
+            if num_drafts:
+                prefill_tokens += num_drafts
+                attention_pairs += num_drafts * (num_computed + 1) + num_drafts * (num_drafts + 1) // 2
+        else:
+            prefill_tokens += num_tokens
+            attention_pairs += num_tokens * num_computed + num_tokens * (num_tokens + 1) // 2
+    return StepShape(
+        num_sequences=len(step.requests),
+        decode_sequences=decode_sequences,
+        prefill_tokens=prefill_tokens,
+        context_tokens=context_tokens,
+        prefill_attention_pairs=attention_pairs,
+        sampled_tokens=sum(step.samples) + sum(step.num_drafts.values()),
+    )

@@ -7,6 +7,7 @@ from experiments.memory_use import PARTS, memory_shares
 from sim.linear import LinearStepTime
 from sim.recording import Recorder
 from sim.serving import ServerSimulation
+from sim.simulated_executor import SimulatedExecutor
 from workloads.request_record import RequestRecord
 
 
@@ -74,7 +75,8 @@ def test_the_shares_are_those_of_single_slots(allocator, ignore_eos, asynchronou
         max_num_seqs=16,
         async_scheduling=asynchronous,
     )
-    simulation = ServerSimulation(config, LinearStepTime({"step_ns": 1_000_000}), ignore_eos=ignore_eos, check=True)
+    executor = SimulatedExecutor(LinearStepTime({"step_ns": 1_000_000}))
+    simulation = ServerSimulation(config, executor, ignore_eos=ignore_eos, check=True)
     counter = simulation.recorder = SlotCounter(simulation.scheduler)
     simulation.run(list(records()))
     assert set(counter.requests.finish_reason) <= {"length", "stop"}

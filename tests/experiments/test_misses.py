@@ -13,6 +13,7 @@ from experiments.miss_sources import SOURCES, MissSources
 from experiments.prefix_chains import Chain
 from experiments.shared_prefixes import SharedPrefixes
 from sim.serving import ServerSimulation
+from sim.simulated_executor import SimulatedExecutor
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
 from tests.sim.test_serving import FixedStepTime
 from workloads.request_record import ImageSpan, RequestRecord
@@ -53,7 +54,7 @@ def run(records, num_blocks, **changes):
         num_blocks=num_blocks, block_size=BLOCK, max_num_seqs=8, **({"async_scheduling": False} | changes)
     )
     misses = MissSources(config)
-    simulation = ServerSimulation(config, FixedStepTime(), max_concurrency=1)
+    simulation = ServerSimulation(config, SimulatedExecutor(FixedStepTime()), max_concurrency=1)
     simulation.observers.append(misses)
     recorder = simulation.run(records)
     return misses, recorder

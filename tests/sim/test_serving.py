@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.config import EngineConfig
 from sim.recording import NEVER
 from sim.serving import ServerSimulation
+from sim.simulated_executor import SimulatedExecutor
 from workloads.errors import WorkloadError
 from workloads.growing_prompt import GrowingPrompt
 from workloads.request_record import Predecessor, RequestRecord
@@ -53,7 +54,7 @@ def simulation(
     settings["max_num_seqs"] = min(settings["max_num_seqs"], settings["max_num_batched_tokens"])
     return ServerSimulation(
         EngineConfig(num_blocks=usable + 1, **settings),
-        step_time or FixedStepTime(),
+        SimulatedExecutor(step_time or FixedStepTime()),
         max_concurrency=max_concurrency,
         ignore_eos=ignore_eos,
         check=check,
@@ -633,7 +634,7 @@ def test_no_step_does_more_than_the_budget(budget, asynchronous):
 
 def test_thousands_of_simultaneous_arrivals():
     simulated = ServerSimulation(
-        EngineConfig(num_blocks=2000, async_scheduling=True, max_num_seqs=256), FixedStepTime()
+        EngineConfig(num_blocks=2000, async_scheduling=True, max_num_seqs=256), SimulatedExecutor(FixedStepTime())
     )
     recorder = simulated.run(record(index) for index in range(5_000))
     assert recorder.requests.request_id == [str(index) for index in range(5_000)]
@@ -695,7 +696,8 @@ def test_unknown_prefixes_are_counted():
 
 def test_progress_is_reported_for_everyone():
     done = []
-    simulated = ServerSimulation(EngineConfig(num_blocks=9), FixedStepTime(), on_progress=done.append)
+    executor = SimulatedExecutor(FixedStepTime())
+    simulated = ServerSimulation(EngineConfig(num_blocks=9), executor, on_progress=done.append)
     simulated.run([record("a"), record("b", output=0), record("c", prompt=9 * 16)])
     assert done == [1, 2, 3]
 
