@@ -22,10 +22,10 @@ def timeline(run: Run) -> Figure:
     usage = 100 * (1 - steps["free_blocks"] / (run.num_blocks - 1))
     figure, axes = new_figure(3, 1, sharex=True)
     cache, requests, preemptions = axes[:, 0]
-    _band(cache, seconds, usage, COLOURS[0])
+    band(cache, seconds, usage, COLOURS[0])
     cache.set(ylabel="cache in use (%)", ylim=(0, 102), title=run.title)
-    _band(requests, seconds, steps["running"], COLOURS[0], "running")
-    _band(requests, seconds, steps["waiting"], COLOURS[1], "waiting")
+    band(requests, seconds, steps["running"], COLOURS[0], "running")
+    band(requests, seconds, steps["waiting"], COLOURS[1], "waiting")
     requests.set(ylabel="requests", ylim=(0, None))
     requests.legend(loc="upper right", ncols=2)
     preemptions.step(seconds, np.cumsum(steps["preempted"]), where="post", color=COLOURS[1])
@@ -59,7 +59,7 @@ def latencies(run: Run) -> Figure:
     return figure
 
 
-def _band(axis: Any, seconds: np.ndarray, values: np.ndarray, colour: str, label: str | None = None) -> None:
+def band(axis: Any, seconds: np.ndarray, values: np.ndarray, colour: str, label: str | None = None) -> None:
     """A line; where it has too many points, the band between least and most of each stretch."""
     if len(values) <= _MOST_POINTS:
         axis.step(seconds, values, where="post", color=colour, label=label)

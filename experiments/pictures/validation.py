@@ -1,0 +1,62 @@
+"""Picture of a prediction beside its measurement: requests, steps, and what the server did over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from experiments.pictures.figure import COLOURS, new_figure
+from experiments.pictures.run import band
+from experiments.run_reader import Run
+from experiments.validate_facts import Pairs, paired_latencies
+from workloads.time_units import MILLISECOND_NS, SECOND_NS
+
+_TIMELINES = {"running": "running requests", "waiting": "waiting requests", "free_blocks": "free blocks"}
+_SCATTERED = {"ttft": "time to first token (s)", "e2el": "end to end (s)"}
+
+
+def validation(measured: Run, predicted: Run, step_times: Pairs) -> Figure:
+    """Predicted over measured times of each request, errors of steps over their times, and both runs over time."""
+    figure, axes = new_figure(2, 3)
+    figure.set_size_inches(14, 8)
+    latencies = paired_latencies(measured, predicted)
+    for axis, (name, label) in zip(axes[0], _SCATTERED.items(), strict=False):
+        _scatter(axis, latencies[name], label)
+    _residuals(axes[0][2], step_times)
+    for axis, (column, label) in zip(axes[1], _TIMELINES.items(), strict=True):
+        for run, colour, words in ((measured, COLOURS[0], "measured"), (predicted, COLOURS[1], "predicted")):
+            band(axis, run.steps["end_ns"] / SECOND_NS, run.steps[column], colour, words)
+        axis.set(ylabel=label, xlabel="virtual time (s)", ylim=(0, None))
+    axes[1][0].legend(loc="upper right")
+    figure.suptitle(measured.title)
+    return figure
+
+
+def _scatter(axis: Any, pairs: Pairs, label: str) -> None:
+    """A point per request; on the line both times are equal."""
+    values = [times / SECOND_NS for times in (pairs.measured, pairs.predicted)]
+    both = np.concatenate(values)
+    positive = both[both > 0]
+    if len(positive):
+        limits = positive.min() / 1.2, positive.max() * 1.2
+        axis.plot(limits, limits, color=COLOURS[6], linewidth=1, zorder=1)
+        axis.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
+    axis.scatter(*values, s=9, alpha=0.5, linewidths=0, zorder=2)
+    axis.set(xlabel=f"measured {label}", ylabel=f"predicted {label}")
+
+
+def _residuals(axis: Any, step_times: Pairs) -> None:
+    """A point per step; above the line the model says too much."""
+    some = step_times.measured > 0
+    milliseconds = step_times.measured[some] / MILLISECOND_NS
+    axis.axhline(0, color=COLOURS[6], linewidth=1, zorder=1)
+    axis.scatter(milliseconds, 100 * step_times.errors, s=6, alpha=0.4, linewidths=0, zorder=2)
+    if some.any():
+        axis.set(xscale="log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set(xlabel="measured time of a step (ms)", ylabel="error of its prediction (%)")
