@@ -25,3 +25,5 @@ class ExecutedStep:
     """How long the host needed to prepare and start it."""
     num_padded_sequences: int
     """Sequences that the device computed, those included that only fill up a batch."""
+    logits: Sequence[Sequence[float]] = ()
+    """Per request, the logits of these tokens; empty where there are none to tell."""
