@@ -71,14 +71,14 @@ class PagedCache:
             attention.copy_blocks(self._planes, sources, destinations)
 
     def save(self, copies: Sequence[HostCopy]) -> None:
-        """Copy device blocks to the host."""
+        """Copy device blocks to the host, whose blocks count from 1."""
         for device_block, host_block in copies:
-            self._host[host_block].copy_(self._storage[:, :, device_block], non_blocking=True)
+            self._host[host_block - 1].copy_(self._storage[:, :, device_block], non_blocking=True)
 
     def load(self, copies: Sequence[HostCopy]) -> None:
         """Copy host blocks to the device."""
         for device_block, host_block in copies:
-            self._storage[:, :, device_block].copy_(self._host[host_block], non_blocking=True)
+            self._storage[:, :, device_block].copy_(self._host[host_block - 1], non_blocking=True)
 
     def poison(self, blocks: Sequence[int]) -> None:
         """Fill blocks with NaN, so that whoever reads what nobody wrote is found out."""
