@@ -28,7 +28,13 @@ def model_names() -> list[str]:
 
 
 def load_model(name_or_path: str) -> ModelShape:
-    """A model from the catalogue, with or without its organisation and in any case, or from a config.json.
+    """The shape of the model of this name or path. UserError: as `load_model_config`, or a bad field."""
+    return _shape(*load_model_config(name_or_path))
+
+
+def load_model_config(name_or_path: str) -> tuple[dict[str, Any], str]:
+    """A config.json and its model's name: from the catalogue, with or without its organisation and in any case, or a
+    file.
 
     UserError: no such model, with the nearest names; or a config.json that cannot be read.
     """
@@ -36,12 +42,12 @@ def load_model(name_or_path: str) -> ModelShape:
     if os.path.isdir(path):
         path = path / "config.json"
     if path.suffix == ".json" or os.path.isfile(path):
-        return _shape(_read_json(path), str(name_or_path))
+        return _read_json(path), str(name_or_path)
     wanted = name_or_path.lower()
     for config in _model_configs():
         full_name = str(config["_name"])
         if wanted in (full_name.lower(), full_name.split("/")[-1].lower()):
-            return _shape(config, full_name)
+            return config, full_name
     raise UserError(_unknown("model", name_or_path, model_names(), "a path to a config.json"))
 
 
