@@ -22,7 +22,7 @@ HELD_OUT = 0.3
 SEED = 0
 """Of the draw of these shapes."""
 
-LEAST_SHAPES = 8
+LEAST_SHAPES = 5
 """Fewest different shapes, of those that only decode and of the others each, that a fit makes sense of."""
 
 _LEAST_PER_SEGMENT = 3

@@ -1,0 +1,124 @@
+"""A step-time model measured on the device itself."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from engine.config import EngineConfig
+from experiments.calibration_fit import Calibration, HoldOutError, MeasuredStep, calibrate
+from sim.step_shape import step_shape
+
+if TYPE_CHECKING:
+    from gpu.device_model import DeviceModel
+    from gpu.executor import DeviceExecutor
+
+Progress = Callable[[int, int], None]
+"""Is told how many of how many measurements are done."""
+
+
+class Effort(NamedTuple):
+    """How much is measured."""
+
+    num_levels: int
+    """Sizes of each kind."""
+    num_visits: int
+    num_repeats: int
+    """Runs of a step at each visit that count."""
+
+
+FULL = Effort(num_levels=5, num_visits=4, num_repeats=3)
+QUICK = Effort(num_levels=3, num_visits=3, num_repeats=2)
+
+
+def quick_calibration(
+    executor: DeviceExecutor, config: EngineConfig, vocab_size: int, *, limit_s: float = 10.0
+) -> Calibration:
+    """A coarse one with an executor at hand, in about ``limit_s`` seconds.
+
+    ValueError: the pool or the batches are so small that there is too little to measure. For the executor,
+    :func:`gpu.step_measurements.measure_steps` says what it must be, and what becomes of its cache.
+    """
+    return calibrate(measured_steps(executor, config, vocab_size, QUICK, limit_s))
+
+
+def measured_steps(
+    executor: DeviceExecutor,
+    config: EngineConfig,
+    vocab_size: int,
+    effort: Effort,
+    limit_s: float,
+    progress: Progress | None = None,
+) -> list[MeasuredStep]:
+    """Steps of all kinds that ``config`` allows, each as often as it was measured."""
+    from gpu.step_grid import step_grid
+    from gpu.step_measurements import measure_steps
+
+    plans = step_grid(config, effort.num_levels)
+    num_done = 0
+
+    def advance() -> None:
+        nonlocal num_done
+        num_done += 1
+        if progress:
+            progress(num_done, len(plans) * effort.num_visits)
+
+    measurements = measure_steps(
+        executor,
+        config,
+        plans,
+        vocab_size=vocab_size,
+        num_visits=effort.num_visits,
+        num_repeats=effort.num_repeats,
+        limit_s=limit_s,
+        on_visit=advance,
+    )
+    return [
+        MeasuredStep(step_shape(measurement.step), measurement.num_padded_sequences, duration_ns)
+        for measurement in measurements
+        for duration_ns in measurement.durations_ns
+    ]
+
+
+def where_and_when(model: DeviceModel, config: EngineConfig) -> dict[str, float | int | str]:
+    """What a file of measured step times tells of its origin."""
+    import torch
+
+    is_cpu = model.device.type == "cpu"
+    return {
+        "device": f"cpu, one thread ({platform.machine()})" if is_cpu else torch.cuda.get_device_name(model.device),
+        "clock": "CPU time of the thread" if is_cpu else "CUDA events",
+        "model": model.decoder.config.name,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "block_size": config.block_size,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "kvtwin": version("kvtwin"),
+        "torch": torch.__version__,
+        **({} if is_cpu else {"triton": version("triton")}),
+    }
+
+
+def extent(steps: Sequence[MeasuredStep], calibration: Calibration) -> dict[str, float | int | str]:
+    """What a file tells of its steps: how large they were, and how well held-out ones were predicted."""
+    shapes = [step.shape for step in steps]
+    return {
+        "steps": len(steps),
+        "shapes": calibration.num_shapes,
+        "most_sequences": max(shape.num_sequences for shape in shapes),
+        "most_tokens": max(shape.total_tokens for shape in shapes),
+        "most_context_tokens": max(shape.context_tokens for shape in shapes),
+        **_error("decode", calibration.decode_error),
+        **_error("prefill", calibration.prefill_error),
+    }
+
+
+def _error(kind: str, error: HoldOutError) -> dict[str, Any]:
+    return {
+        f"{kind}_shapes_held_out": error.num_shapes,
+        f"{kind}_median_error": round(error.median, 4),
+        f"{kind}_p90_error": round(error.p90, 4),
+        f"{kind}_max_error": round(error.max, 4),
+    }

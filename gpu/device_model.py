@@ -1,0 +1,83 @@
+"""A model on a device: its weights, its kernels, and the memory for its cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.config import EngineConfig
+from gpu.attention import Attention
+from gpu.decoder import Decoder
+from gpu.decoder_config import DecoderConfig
+from gpu.decoder_weights import WeightSource, build_weights
+from gpu.errors import DeviceError
+from gpu.executor import DeviceExecutor
+from gpu.layer_ops import LayerOps, TorchLayerOps
+from gpu.paged_cache import PagedCache
+from gpu.random_weights import RandomWeights
+from gpu.torch_attention import TorchAttention
+
+DEVICES = ("cpu", "cuda")
+
+
+def open_device(name: str) -> torch.device:
+    """The device, ready to compute: a CPU with one thread. DeviceError: there is none."""
+    if name == "cpu":
+        torch.set_num_threads(1)
+    elif not torch.cuda.is_available():
+        raise DeviceError(f"{name}: torch {torch.__version__} finds no GPU")
+    return torch.device(name)
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A decoder whose weights are on a device, with what computes there: plain torch on a CPU, Triton on a GPU."""
+
+    decoder: Decoder
+    attention: Attention
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def load(
+        cls, config: DecoderConfig, device: torch.device, *, source: WeightSource | None = None, seed: int = 0
+    ) -> DeviceModel:
+        """Weights from ``source``, else random ones. A CPU computes in float32, a GPU in the dtype of ``config``.
+
+        DeviceError: the weights do not fit the device or the config.
+        """
+        dtype = getattr(torch, config.dtype) if device.type == "cuda" else torch.float32
+        attention, layer_ops = _backend(device)
+        weights = build_weights(config, source or RandomWeights(seed, device), device, dtype)
+        return cls(Decoder(config, weights, attention, layer_ops), attention, device, dtype)
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of a block's keys and values in all layers."""
+        config = self.decoder.config
+        return 2 * config.num_layers * block_size * config.key_value_size * self.dtype.itemsize
+
+    def executor(self, config: EngineConfig, *, records: bool = False) -> DeviceExecutor:
+        """An executor with a cache of its own, as large as ``config`` says. DeviceError: it cannot be had."""
+        model = self.decoder.config
+        cache = PagedCache(
+            model.num_layers,
+            config.num_blocks,
+            config.block_size,
+            model.num_kv_heads,
+            model.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+            num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
+        )
+        return DeviceExecutor(self.decoder, self.attention, cache, config, records=records)
+
+
+def _backend(device: torch.device) -> tuple[Attention, LayerOps]:
+    if device.type == "cpu":
+        return TorchAttention(), TorchLayerOps()
+    # Only here: a CPU does without Triton.
+    from gpu.triton_attention import TritonAttention, arch_of
+    from gpu.triton_layer_ops import TritonLayerOps
+
+    return TritonAttention(arch_of(device)), TritonLayerOps()
