@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExecutedStep:
-    """One step, as read back from the executor's own tensors. The sequences are parallel, in the step's order."""
+    """One step, as read back from the executor's own tensors. The sequences are parallel, in the step's order.
+
+    Every step that was collected has one, also a step without requests.
+    """
 
     index: int
     """The step's own (:attr:`engine.executor.Step.index`)."""
@@ -20,7 +23,7 @@ class ExecutedStep:
     tokens: Sequence[Sequence[int]]
     """Per request, the output tokens that the step delivered."""
     duration_ns: int
-    """How long the device was busy with it."""
+    """How long the device was busy with it: what its :class:`~engine.executor.StepResult` says."""
     host_ns: int
     """How long the host needed to prepare and start it."""
     num_padded_sequences: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.executor import Step
 from engine.request import BlockTables, Request
@@ -34,8 +34,11 @@ class Demand(NamedTuple):
         return self.num_missing_blocks <= self.num_available_blocks
 
 
-class Observer(Protocol):
-    """Is told what happens, in order, before or after it changes the state as each method says; changes nothing."""
+class Observer:
+    """Is told what happens, in order, before or after it changes the state as each method says; changes nothing.
+
+    Whoever observes overrides what it wants to know.
+    """
 
     def arrived(self, request: Request) -> None:
         """It waits now."""

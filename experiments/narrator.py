@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from engine.executor import AdmissionStop, Step
 from engine.kv_cache_manager import Hit
-from engine.observer import Demand
+from engine.observer import Demand, Observer
 from engine.range_pool import RangePool
 from engine.request import BlockTables, Request, RequestStatus
 from engine.scheduler import Scheduler
@@ -40,7 +40,7 @@ class _Eviction(NamedTuple):
     taken_by: str
 
 
-class Narrator:
+class Narrator(Observer):
     """Follows the requests with one id. ``now_ns`` tells the time."""
 
     def __init__(self, request_id: str, scheduler: Scheduler, now_ns: Callable[[], int]) -> None:
