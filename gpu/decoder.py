@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import pi
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from gpu.attention import Attention, AttentionBatch
-from gpu.decoder_config import DecoderConfig, Rope
+from gpu.decoder_config import DecoderConfig
 from gpu.decoder_weights import DecoderWeights, LayerWeights
 from gpu.layer_ops import LayerOps, Rotation, TorchLayerOps
 from gpu.paged_cache import PagedCache
@@ -35,7 +34,7 @@ class Decoder:
         self.weights = weights
         self._attention = attention
         self._layer_ops = layer_ops
-        self._frequencies = rope_frequencies(config.rope, config.head_dim, weights.embedding.device)
+        self._frequencies = config.rope.frequencies(config.head_dim, weights.embedding.device)
 
     def forward(self, token_ids: Tensor, positions: Tensor, cache: PagedCache, batch: AttentionBatch) -> Tensor:
         """Compute tokens [T] at their positions [T]; the result is [T, hidden], after the final norm.
@@ -94,15 +93,3 @@ class Decoder:
             query = ops.norm(query, layer.query_norm, config.norm_epsilon)
             keys = ops.norm(keys, layer.key_norm, config.norm_epsilon)
         return ops.rotate(query, rotation), ops.rotate(keys, rotation), values
-
-
-def rope_frequencies(rope: Rope, head_dim: int, device: torch.device) -> Tensor:
-    """Radians per position of each pair of values, [head_dim / 2], float32."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
-    frequencies = 1.0 / rope.theta**exponents
-    if rope.kind == "llama3":
-        turns = rope.original_tokens * frequencies / (2 * pi)  # of a pair, over the original context
-        low, high = rope.low_frequency_factor, rope.high_frequency_factor
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
-        return frequencies * (kept + (1 - kept) / rope.factor)
-    return frequencies / rope.factor

@@ -13,23 +13,7 @@ from engine.sizing.hf_config import read_hf_config
 from engine.sizing.hf_fields import Fields
 from engine.sizing.model_shape import ModelConfigError, ModelShape
 from gpu.errors import DeviceError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rope:
-    """Rotary embedding: pair ``i`` of a head's ``d`` values turns by position * theta ** (-2i / d), scaled.
-
-    ``linear`` divides every frequency by ``factor``. ``llama3`` leaves wave lengths below original_tokens /
-    ``high_frequency_factor`` as they are, divides those above original_tokens / ``low_frequency_factor`` and blends
-    between (the rule of Llama 3.1's reference code, there "apply_scaling").
-    """
-
-    theta: float
-    kind: str = "default"
-    factor: float = 1.0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_tokens: int = 8192
+from gpu.rope import Rope, positive_number, read_rope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +113,8 @@ def read_decoder_config(config: dict[str, Any], name: str) -> DecoderConfig:
         head_dim=spec.head_size,
         vocab_size=shape.vocab_size,
         max_position_tokens=shape.max_position_tokens,
-        rope=_rope(fields),
-        norm_epsilon=_number(fields.get("rms_norm_eps"), name, "rms_norm_eps", 1e-6),
+        rope=read_rope(fields, spec.head_size),
+        norm_epsilon=positive_number(fields.get("rms_norm_eps"), name, "rms_norm_eps", 1e-6),
         tied_embeddings=shape.tied_embeddings,
         qkv_bias=bias or model_type == "qwen2",
         output_bias=bias and model_type != "qwen2",
@@ -156,40 +140,3 @@ def _refuse_other_layers(shape: ModelShape) -> None:
             )
         if layer.num_experts:
             raise DeviceError(f"{shape.name}: layer {index} has {layer.num_experts} experts; expected a dense MLP")
-
-
-def _rope(fields: Fields) -> Rope:
-    """From ``rope_theta`` and ``rope_scaling``, or from ``rope_parameters``, which replaces both in newer files."""
-    name = fields.name
-    values = fields.first("rope_parameters", "rope_scaling") or {}
-    if not isinstance(values, dict):
-        raise DeviceError(f"{name}: rope_scaling must be a table or null, not {values!r}")
-    theta = _number(values.get("rope_theta", fields.get("rope_theta")), name, "rope_theta", 10000.0)
-    kind = values.get("rope_type", values.get("type", "default"))
-    for key, holder in ((key, holder) for key in ("partial_rotary_factor",) for holder in (values, fields)):
-        if (part := holder.get(key)) not in (None, 1, 1.0):
-            raise DeviceError(f"{name}: {key} {part!r} cannot be executed; expected 1")
-    if kind == "default":
-        return Rope(theta=theta)
-    if kind == "linear":
-        return Rope(theta=theta, kind=kind, factor=_number(values.get("factor"), name, "rope factor"))
-    if kind == "llama3":
-        return Rope(
-            theta=theta,
-            kind=kind,
-            factor=_number(values.get("factor"), name, "rope factor"),
-            low_frequency_factor=_number(values.get("low_freq_factor"), name, "rope low_freq_factor", 1.0),
-            high_frequency_factor=_number(values.get("high_freq_factor"), name, "rope high_freq_factor", 4.0),
-            original_tokens=int(
-                _number(values.get("original_max_position_embeddings"), name, "rope original_max_position_embeddings")
-            ),
-        )
-    raise DeviceError(f"{name}: rope type {kind!r} cannot be executed; expected default, linear or llama3")
-
-
-def _number(value: Any, name: str, key: str, default: float | None = None) -> float:
-    if value is None and default is not None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise DeviceError(f"{name}: {key} must be a positive number, not {value!r}")
-    return float(value)

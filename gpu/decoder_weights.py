@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu.decoder_config import DecoderConfig
+from gpu.errors import DeviceError, OutOfDeviceMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,13 @@ class DecoderWeights:
 class WeightSource(Protocol):
     """Tensors by name, as Hugging Face's Llama, Qwen2 and Qwen3 checkpoints name them."""
 
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+
+    def names(self) -> Collection[str]:
+        """All tensors that a model must ask for."""
+
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of this shape, in any floating dtype and on any device. DeviceError: missing or different."""
 
@@ -51,11 +60,23 @@ class WeightSource(Protocol):
 def build_weights(
     config: DecoderConfig, source: WeightSource, device: torch.device, dtype: torch.dtype
 ) -> DecoderWeights:
-    """Read every tensor once, layer by layer, so that little more than the weights themselves is in memory."""
+    """Read every tensor once, layer by layer, so that little more than the weights themselves is in memory.
+
+    DeviceError: a tensor is missing, different or left over. OutOfDeviceMemory: too little memory.
+    """
+    try:
+        return _build(config, source, device, dtype)
+    except torch.OutOfMemoryError as error:
+        raise OutOfDeviceMemory(f"{source.label}: the weights do not fit into the memory of {device}") from error
+
+
+def _build(config: DecoderConfig, source: WeightSource, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
+    left_over = set(source.names())
     hidden, vocab = config.hidden_size, config.vocab_size
     query, key_value, inner = config.query_size, config.key_value_size, config.intermediate_size
 
     def read(name: str, *shape: int) -> Tensor:
+        left_over.discard(name)
         return source.read(name, shape).to(device, dtype).contiguous()
 
     def fused(prefix: str, suffix: str, parts: dict[str, int], *inputs: int) -> Tensor:
@@ -81,9 +102,21 @@ def build_weights(
                 down=read(mlp + "down_proj.weight", hidden, inner),
             )
         )
-    return DecoderWeights(
-        embedding=embedding,
-        layers=layers,
-        final_norm=read("model.norm.weight", hidden),
-        head=embedding if config.tied_embeddings else read("lm_head.weight", vocab, hidden),
-    )
+    final_norm = read("model.norm.weight", hidden)
+    if config.tied_embeddings:
+        left_over.discard("lm_head.weight")  # some files hold the same matrix twice
+        head = embedding
+    else:
+        head = read("lm_head.weight", vocab, hidden)
+    if left_over:
+        raise DeviceError(
+            f"{source.label}: {min(left_over)} does not belong to the model of its config"
+            + (f", nor do {len(left_over) - 1} more" if len(left_over) > 1 else "")
+        )
+    return DecoderWeights(embedding=embedding, layers=layers, final_norm=final_norm, head=head)
+
+
+def check_shape(label: str, name: str, found: Sequence[int], expected: tuple[int, ...]) -> None:
+    """DeviceError if a tensor has another shape than the config asks for."""
+    if tuple(found) != expected:
+        raise DeviceError(f"{label}: {name} has shape {list(found)}; the config asks for {list(expected)}")

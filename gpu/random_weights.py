@@ -25,9 +25,15 @@ class RandomWeights:
     embedding leaves the residual stream to the layers: even a tied model does not just repeat its input.
     """
 
+    label = "random weights"
+
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed = seed
         self._device = device
+
+    def names(self) -> tuple[str, ...]:
+        """None: whatever is asked for is drawn."""
+        return ()
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of this name: matrices and biases are drawn, norms are constant."""

@@ -20,13 +20,14 @@ ALLOWED = {
     "engine": {"numpy"},
     "workloads": {"numpy", "pandas"},
     "sim": {"engine", "workloads", "simpy"},
-    "gpu": {"engine", "torch", "triton"},
+    "gpu": {"engine", "numpy", "torch", "triton"},
     "experiments": {"engine", "workloads", "sim", "gpu", "numpy", "yaml", "tqdm"},
 }
 """What a room may import at the top of a file, beside itself and the standard library."""
 
 ALLOWED_LATER = {
     "engine": {"numba", "xxhash", "cbor2"},
+    "gpu": {"gguf", "safetensors"},
     "experiments": {"pandas", "plotly", "pyarrow", "matplotlib", "torch", "triton", "distributed", "scipy"},
 }
 """What a room may import where it is needed only: in a function, or in a try that does without."""

@@ -8,9 +8,10 @@ from dataclasses import replace  # noqa: E402
 
 from gpu.attention import AttentionBatch  # noqa: E402
 from gpu.decoder import Decoder  # noqa: E402
-from gpu.decoder_config import TINY, Rope  # noqa: E402
+from gpu.decoder_config import TINY  # noqa: E402
 from gpu.paged_cache import PagedCache  # noqa: E402
 from gpu.random_weights import random_weights  # noqa: E402
+from gpu.rope import Rope  # noqa: E402
 from gpu.torch_attention import TorchAttention  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -20,9 +21,7 @@ CONFIGS = {
     "llama": SMALL,
     "qwen3": replace(SMALL, qk_norm=True, head_dim=64, tied_embeddings=True),
     "qwen2": replace(SMALL, qkv_bias=True),
-    "all biases, llama 3.1's rope": replace(
-        SMALL, qkv_bias=True, output_bias=True, rope=Rope(theta=500000.0, kind="llama3", factor=8.0, original_tokens=64)
-    ),
+    "all biases, scaled rope": replace(SMALL, qkv_bias=True, output_bias=True, rope=Rope(500000.0, (1.0, 8.0) * 8)),
 }
 
 
