@@ -85,11 +85,15 @@ def read_decoder_config(config: dict[str, Any], name: str) -> DecoderConfig:
     fields = Fields(config, name, str(model_type))
     try:
         shape = read_hf_config(config, name)
-        _refuse_other_layers(shape)
         heads = fields.integer("num_attention_heads")
         intermediate = fields.integer("intermediate_size")
     except ModelConfigError as error:
         raise DeviceError(str(error)) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DeviceError(
+            f"{name}: config.json: a field is missing, or has a value that it cannot have: {error}"
+        ) from None
+    _refuse_other_layers(shape)
     spec = shape.layers[0].spec
     if heads % spec.num_kv_heads:
         raise DeviceError(

@@ -15,20 +15,28 @@ from gpu.decoder_weights import check_shape
 from gpu.errors import DeviceError
 from gpu.rope import Rope
 
+_TURNED_VALUES = "rotary_dim"
+
 _FIELDS = {
     "num_hidden_layers": "block_count",
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
     "num_attention_heads": "attention.head_count",
+    "max_position_embeddings": "context_length",
+}
+"""Fields of a config.json, and what GGUF calls them behind the name of the architecture."""
+
+_FIELDS_WITH_DEFAULT = {
     "num_key_value_heads": "attention.head_count_kv",
     "head_dim": "attention.key_length",
-    "max_position_embeddings": "context_length",
     "rope_theta": "rope.freq_base",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "sliding_window": "attention.sliding_window",
     "num_local_experts": "expert_count",
+    "rope_type": "rope.scaling.type",
+    "factor": "rope.scaling.factor",
+    _TURNED_VALUES: "rope.dimension_count",
 }
-"""Fields of a config.json, and what GGUF calls them behind the name of the architecture."""
 
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
@@ -79,32 +87,32 @@ class GgufWeights:
         return values if heads is None else _halves_first(values, heads)
 
     def _read_config(self, reader: Any, divisors: Any) -> DecoderConfig:
+        def read(name: str) -> Any:
+            return reader.fields[name].contents()
+
         try:
-            architecture = reader.fields["general.architecture"].contents()
-            embedding = self._tensors["model.embed_tokens.weight"]
+            architecture = read("general.architecture")
+            known = {ours: read(f"{architecture}.{name}") for ours, name in _FIELDS.items()}
+            vocab_size = int(self._tensors["model.embed_tokens.weight"].shape[-1])
         except KeyError as error:
             raise DeviceError(f"{self.label}: {error.args[0]} is missing") from None
-        metadata = {name: field for name, field in reader.fields.items() if name.startswith(f"{architecture}.")}
-
-        def read(name: str) -> Any:
-            field = metadata.get(f"{architecture}.{name}")
-            return None if field is None else field.contents()
-
-        scaling = read("rope.scaling.type")
-        has_bias = "model.layers.0.self_attn.q_proj.bias" in self._tensors
-        config = read_decoder_config(
-            {
-                "model_type": architecture,
-                "vocab_size": int(embedding.shape[-1]),
-                "tie_word_embeddings": "lm_head.weight" not in self._tensors,
-                "attention_bias": has_bias and architecture != "qwen2",
-                "rope_scaling": {"rope_type": scaling, "factor": read("rope.scaling.factor")}
-                if scaling not in (None, "none")
-                else None,
-                **{key: read(name) for key, name in _FIELDS.items()},
-            },
-            self.label,
-        )
+        optional = {
+            ours: read(f"{architecture}.{name}")
+            for ours, name in _FIELDS_WITH_DEFAULT.items()
+            if f"{architecture}.{name}" in reader.fields
+        }
+        turned_values = optional.pop(_TURNED_VALUES, None)
+        scaling = {"rope_type": optional.pop("rope_type", "none"), "factor": optional.pop("factor", None)}
+        fields = {
+            "model_type": architecture,
+            "vocab_size": vocab_size,
+            "tie_word_embeddings": "lm_head.weight" not in self._tensors,
+            "attention_bias": "model.layers.0.self_attn.q_proj.bias" in self._tensors,
+            "rope_scaling": None if scaling["rope_type"] == "none" else scaling,
+        }
+        config = read_decoder_config(fields | known | optional, self.label)
+        if turned_values not in (None, config.head_dim):
+            raise DeviceError(f"{self.label}: rope.dimension_count {turned_values} must be head_dim {config.head_dim}")
         if divisors is None:
             return config
         check_shape(self.label, _ROPE_DIVISORS, divisors.shape.tolist(), (config.head_dim // 2,))
