@@ -18,7 +18,8 @@ from experiments.errors import UserError
 from experiments.isolation_spec import IsolationSpec, read_isolation_spec
 from experiments.isolation_workloads import PROBE, attack_records, tenant_records, workload_of
 from experiments.latencies import as_array
-from experiments.replay import PROGRESS_DELAY_S, Replayed, replay
+from experiments.replay import Replayed, replay
+from experiments.run_facts import PROGRESS_DELAY_S
 from experiments.sweep_point import parse
 from experiments.trace_options import DEMO, open_trace
 from workloads.time_units import MILLISECOND_NS

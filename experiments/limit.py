@@ -21,6 +21,7 @@ from experiments.number_lists import shares
 from experiments.output_options import output_settings
 from experiments.parser import Number, Whole
 from experiments.rate_bracket import RateGrid
+from experiments.run_facts import PROGRESS_DELAY_S
 from experiments.sweep_executors import local_processes
 from experiments.trace_options import open_trace
 
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     criteria = _criteria(args)
     searches = [Search(asked, rate_option, grid, criteria) for asked in _servers(args)]
     workers = args.workers or os.cpu_count() or 1
-    with tqdm(unit=" replays", delay=replay.PROGRESS_DELAY_S, leave=False, desc="limit", file=sys.stderr) as bar:
+    with tqdm(unit=" replays", delay=PROGRESS_DELAY_S, leave=False, desc="limit", file=sys.stderr) as bar:
         find_limits(searches, local_processes(workers, workers), workers, bar.update)
     failed = [search.error for search in searches if search.error is not None]
     if failed and len(failed) == len(searches):

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import platform
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from engine.config import VLLM_VERSION, EngineConfig
 from engine.executor import Executor
@@ -31,6 +23,7 @@ from experiments.host_memory import host_figures, host_link
 from experiments.load_options import Load, add_load_arguments, shape_load
 from experiments.miss_sources import MissSources
 from experiments.output_options import add_output_arguments, output_settings
+from experiments.run_facts import Stopwatch, now, request_progress, request_rate, run_configuration
 from experiments.run_folder import check_free, run_files, write_run_folder
 from experiments.run_summary import RunContext, summarise
 from experiments.run_text import bench_lines, cache_lines
@@ -44,12 +37,10 @@ from sim.recording import Recorder
 from sim.serving import Observe, ServerSimulation
 from sim.simulated_executor import SimulatedExecutor
 from sim.step_time import StepTimeModel
-from workloads.time_units import SECOND_NS
 from workloads.workload import Workload
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B"
 DEFAULT_GPU = "h200"
-PROGRESS_DELAY_S = 2
 
 EPILOGUE = """\
 examples:
@@ -84,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if args.out:
             write_run_folder(args.out, replayed.files(), streamed)
     if args.json:
-        print(json.dumps({"date": _now()} | summary, indent=2, allow_nan=False))
+        print(json.dumps({"date": now()} | summary, indent=2, allow_nan=False))
     else:
         lines = [*replayed.heading, "", *bench_lines(summary, output_settings(args)), *cache_lines(summary)]
         print("\n".join([*lines, *(f"* {verdict}" for verdict in summary["verdicts"])]))
@@ -136,14 +127,14 @@ def replay(
     if args.warmup_requests >= load.num_requests:
         raise UserError(f"--warmup-requests: nothing is left to count of {load.num_requests:,} requests")
     misses = MissSources(config)
-    started_s, started_cpu_s = time.perf_counter(), time.process_time()
-    with _progress(load.num_requests, show_progress) as advance:
+    stopwatch = Stopwatch()
+    with request_progress("replay", load.num_requests, show=show_progress) as advance:
         recorder = simulate(args, config, executor, load, misses, advance, observe, events)
-    machine = _machine(time.perf_counter() - started_s, time.process_time() - started_cpu_s)
+    machine = stopwatch.facts()
     context = RunContext(
         model=sizing.inputs.shape.name,
         num_prompts=load.num_requests,
-        request_rate=_request_rate(load, recorder),
+        request_rate=request_rate(load, recorder),
         burstiness=load.burstiness,
         max_concurrency=load.max_concurrency,
     )
@@ -153,7 +144,9 @@ def replay(
     summary["num_unsorted"] = workload.num_unsorted
     summary["verdicts"] = verdicts(summary, recorder, config, load)
     heading = _heading(args, sizing, config, step_time, speculation, workload, summary)
-    return Replayed(summary, heading, recorder, _configuration(args, sizing, config, step_time), machine)
+    gpu = sizing.inputs.gpu.name if sizing.inputs.gpu else None
+    configuration = run_configuration("replay", args, sizing, gpu, config, step_time.describe())
+    return Replayed(summary, heading, recorder, configuration, machine)
 
 
 def simulate(
@@ -192,36 +185,6 @@ def simulate(
 
 def _raise_refusal(source: str, reason: str) -> None:
     raise UserError(f"{source}: {reason} (--strict)")
-
-
-@contextmanager
-def _progress(total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr for runs of more than two seconds; call it with the number done."""
-    with tqdm(
-        total=total,
-        unit="req",
-        delay=PROGRESS_DELAY_S,
-        mininterval=0.5,
-        leave=False,
-        desc="replay",
-        file=sys.stderr,
-        disable=not show,
-    ) as bar:
-
-        def advance(num_done: int) -> None:
-            bar.update(num_done - bar.n)
-
-        yield advance
-
-
-def _request_rate(load: Load, recorder: Recorder) -> float:
-    """The offered rate in requests per second: as asked, or as the trace had it; inf when nothing waits."""
-    if load.request_rate is not None:
-        return load.request_rate
-    arrivals = recorder.requests.arrival_ns
-    num_records = len(set(recorder.requests.record_index))
-    span_ns = max(arrivals) - min(arrivals) if len(arrivals) else 0
-    return math.inf if load.ignores_arrivals or span_ns == 0 else num_records / span_ns * SECOND_NS
 
 
 def _heading(
@@ -275,34 +238,3 @@ def _group_lines(plan: CachePlan) -> list[str]:
         for (kind, window, block_size), count in kinds.items()
     ]
     return [f"groups  {', '.join(texts)}"]
-
-
-def _configuration(
-    args: argparse.Namespace, sizing: SizingResult, config: EngineConfig, step_time: StepTimeModel
-) -> dict[str, Any]:
-    """Everything resolved that decided the run."""
-    options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    return {
-        "kvtwin_version": version("kvtwin"),
-        "vllm_version": VLLM_VERSION,
-        "command": "replay",
-        "options": {name: value for name, value in options.items() if name not in ("out", "json")},
-        "model": sizing.inputs.shape.name,
-        "gpu": sizing.inputs.gpu.name if sizing.inputs.gpu else None,
-        "engine": asdict(config),
-        "step_time": step_time.describe(),
-    }
-
-
-def _machine(elapsed_s: float, cpu_s: float) -> dict[str, Any]:
-    return {
-        "date": _now(),
-        "wall_s": round(elapsed_s, 3),
-        "cpu_s": round(cpu_s, 3),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from experiments.errors import UserError
 from experiments.parser import Whole
-from experiments.replay import PROGRESS_DELAY_S
+from experiments.run_facts import PROGRESS_DELAY_S
 from experiments.sweep_executors import dask_cluster, local_processes
 from experiments.sweep_folder import SweepFolder
 from experiments.sweep_point import parse

@@ -1,0 +1,65 @@
+"""The options that choose a device and a model's weights, shared by the commands that really compute.
+
+torch is imported only when one of them runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.catalogue import load_model_config
+from experiments.errors import UserError
+from gpu.errors import DeviceError
+
+if TYPE_CHECKING:
+    from gpu.device_model import DeviceModel
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where to compute, and with what weights; which model is said by ``--model``."""
+    add = parser.add_argument_group("device").add_argument
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: torch, one thread, float32; cuda: Triton")
+    add(
+        "--weights",
+        type=Path,
+        metavar="PATH",
+        help="folder of safetensors, or GGUF file, for the model (else random weights)",
+    )
+
+
+def load_device_model(args: argparse.Namespace, dtype: str = "auto") -> DeviceModel:
+    """The model of ``--model`` on ``--device``; on a GPU it computes in ``dtype``, which is the model's with auto.
+
+    UserError: torch or the device is missing, the weights are, or the model is of a kind that is not computed.
+    """
+    with device_errors():
+        from gpu.decoder_config import TINY, read_decoder_config
+        from gpu.device_model import DeviceModel, open_device
+        from gpu.model_files import read_model_files
+
+        device = open_device(args.device)
+        is_tiny = args.model == TINY.name and not os.path.exists(args.model)
+        config = TINY if is_tiny else read_decoder_config(*load_model_config(args.model))
+        if dtype != "auto":
+            config = replace(config, dtype=dtype)
+        source = read_model_files(args.weights).source if args.weights else None
+        if args.weights and source is None:
+            raise UserError(f"--weights {args.weights}: expected a folder of safetensors or a GGUF file")
+        return DeviceModel.load(config, device, source=source, seed=args.seed)
+
+
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """What a device cannot do is the user's to put right, and so is that torch is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(f"--device: needs {error.name}, which is not installed: pip install 'kvtwin[gpu]'") from None
+    except DeviceError as error:
+        raise UserError(str(error)) from None

@@ -1,0 +1,56 @@
+"""The model and the device of the command line."""
+
+import argparse
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed (extra gpu)")
+
+from experiments.catalogue import load_model_config  # noqa: E402
+from experiments.device_options import add_device_arguments, load_device_model  # noqa: E402
+from experiments.errors import UserError  # noqa: E402
+from gpu.decoder_config import TINY, read_decoder_config  # noqa: E402
+
+
+def options(*words, model="tiny", seed=0):
+    parser = argparse.ArgumentParser()
+    add_device_arguments(parser)
+    parser.set_defaults(model=model, seed=seed)
+    return parser.parse_args(words)
+
+
+def test_tiny_is_the_catalogues():
+    """Its cache is planned with the config.json, and it is computed as the config of the same name."""
+    assert replace(read_decoder_config(*load_model_config("tiny")), dtype="float32") == TINY
+
+
+def test_the_seed_decides_random_weights():
+    heads = [load_device_model(options(seed=seed)).decoder.weights.head for seed in (0, 0, 1)]
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+
+
+def test_a_device_that_is_not_there():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match=r"cuda: torch .* finds no GPU"):
+        load_device_model(options("--device", "cuda"))
+
+
+def test_models_and_weights_that_are_not_there(tmp_path):
+    for args, words in (
+        (options(model="gemma-3-4b-it"), "gemma-3-4b-it: model_type must be one of"),
+        (options(model="qwen3-30b-a3b"), "model_type must be one of"),
+        (options(model="tinny"), "no model 'tinny' in the catalogue"),
+        (options("--weights", str(tmp_path / "none.gguf")), "none.gguf"),
+        (options("--weights", str(tmp_path)), "config.json"),
+    ):
+        with pytest.raises(UserError, match=words):
+            load_device_model(args)
+
+
+def test_without_torch(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gpu.device_model", None)
+    with pytest.raises(UserError, match=r"pip install 'kvtwin\[gpu\]'"):
+        load_device_model(options())
