@@ -9,7 +9,7 @@ from torch import Tensor
 ELEMENTS_PER_PROGRAM = 4096
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sources", "destinations"])
 def _copy_kernel(
     storage,
     sources,

@@ -19,7 +19,7 @@ from gpu.kernels.online_softmax import add_tile, multiply
 MIN_SPLIT_TOKENS = tl.constexpr(256)
 """A split is worth its cost (a program, and a float32 output per query head to join) from about here."""
 MAX_SPLITS = 64
-"""The joining kernel holds the outputs of all splits in registers."""
+"""Of a sequence: of its outputs, joined by one program per query head."""
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def _split_tokens(context, num_splits, TILE: tl.constexpr):
     return tl.maximum(tl.cdiv(tl.cdiv(context, num_splits), TILE) * TILE, MIN_SPLIT_TOKENS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["block_tables", "context_tokens", "table_stride"])
 def _decode_kernel(
     query,
     keys,
@@ -91,7 +91,7 @@ def _decode_kernel(
     tl.store(split_weights + part, peak + tl.log2(weight), mask=is_head)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["context_tokens", "num_splits"])
 def _join_kernel(
     split_outputs,
     split_weights,
@@ -104,18 +104,29 @@ def _join_kernel(
     SPLITS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """One query head of one sequence; weights are logarithms to the base 2."""
+    """One query head of one sequence, ``SPLITS`` splits at a time; their weights are logarithms to the base 2."""
     head, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
     context = tl.load(context_tokens + sequence)
-    splits, dims = tl.arange(0, SPLITS), tl.arange(0, HEAD_DIM)
-    is_split = splits * _split_tokens(context, num_splits, TILE) < context
-    part = (sequence * tl.num_programs(0) + head) * num_splits + splits
-    weights = tl.load(split_weights + part, mask=is_split, other=-float("inf"))
-    parts = tl.load(split_outputs + part[:, None] * HEAD_DIM + dims[None, :], mask=is_split[:, None], other=0.0)
-    shares = tl.exp2(weights - tl.max(weights, 0))
-    joined = tl.sum(parts * shares[:, None], 0) / tl.sum(shares, 0)
+    span = _split_tokens(context, num_splits, TILE)
+    dims = tl.arange(0, HEAD_DIM)
+    first_part = (sequence * tl.num_programs(0) + head) * num_splits
+    joined = tl.zeros([HEAD_DIM], tl.float32)
+    peak = -float("inf")
+    weight = 0.0
+    for first in range(0, tl.cdiv(context, span), SPLITS):
+        splits = first + tl.arange(0, SPLITS)
+        is_split = splits * span < context
+        part = first_part + splits
+        weights = tl.load(split_weights + part, mask=is_split, other=-float("inf"))
+        outputs = tl.load(split_outputs + part[:, None] * HEAD_DIM + dims, mask=is_split[:, None], other=0.0)
+        new_peak = tl.maximum(peak, tl.max(weights, 0))
+        shares = tl.exp2(weights - new_peak)
+        rescale = tl.exp2(peak - new_peak)
+        joined = joined * rescale + tl.sum(outputs * shares[:, None], 0)
+        weight = weight * rescale + tl.sum(shares, 0)
+        peak = new_peak
     row = sequence * output_token_stride + head * output_head_stride
-    tl.store(output + row + dims, joined.to(output.dtype.element_ty))
+    tl.store(output + row + dims, (joined / weight).to(output.dtype.element_ty))
 
 
 def decode(
@@ -166,7 +177,7 @@ def decode(
         *output.stride()[:2],
         num_splits,
         TILE=constants.decode_tile_tokens,
-        SPLITS=triton.next_power_of_2(num_splits),
+        SPLITS=32,
         HEAD_DIM=head_dim,
     )
 

@@ -11,7 +11,7 @@ _MIN_ELEMENTS = 2048
 """Of a program: short rows, such as heads, are taken together."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _norm_kernel(
     values,
     update,

@@ -36,7 +36,7 @@ def _sequence_of(query_starts, program, num_sequences, QUERIES: tl.constexpr):
     return low
 
 
-@triton.jit(do_not_specialize=["num_sequences"])
+@triton.jit(do_not_specialize=["block_tables", "query_starts", "context_tokens", "num_sequences", "table_stride"])
 def _prefill_kernel(
     query,
     keys,

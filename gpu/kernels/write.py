@@ -9,7 +9,7 @@ from torch import Tensor
 TOKENS_PER_PROGRAM = 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["slots", "num_tokens"])
 def _write_kernel(
     keys,
     values,

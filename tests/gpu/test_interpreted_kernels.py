@@ -16,7 +16,6 @@ def test_kernels_interpreted_on_the_cpu():
         sys.executable,
         "-m",
         "pytest",
-        "-q",
         "-p",
         "no:cacheprovider",
         str(Path(__file__).parent / "interpreter"),
