@@ -103,6 +103,8 @@ class DeviceExecutor(Executor[SubmittedStep]):
                 tokens[index] = (token,)
             if ticket.evidence:
                 self.executed.append(ticket.evidence.executed(step, inputs, tokens, self._cache.block_size, times_ns))
+        elif self._records:  # block copies at most, or word of requests that ended
+            self.executed.append(ExecutedStep(step.index, (), (), (), (), *times_ns, num_padded_sequences=0))
         return StepResult(times_ns[0], tokens)
 
     def _submit(self, step: Step) -> SubmittedStep:

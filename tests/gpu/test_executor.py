@@ -106,8 +106,7 @@ def test_the_device_looks_up_the_tables_that_the_engine_decided(decoder, seed):
 
     class Watched(DeviceExecutor):
         def submit(self, step):
-            if step.requests:
-                decided.append([list(request.block_tables[0]) for request in step.requests])
+            decided.append([list(request.block_tables[0]) for request in step.requests])
             return super().submit(step)
 
     run = DeviceRun(decoder, config, Watched)
