@@ -46,6 +46,15 @@ def run_files(
     }
 
 
+def parquet_bytes(table: Any) -> bytes:
+    """The content of a file with an Arrow ``table``."""
+    import pyarrow.parquet
+
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
 def partial_path(folder: Path, suffix: str = "") -> Path:
     """A name beside ``folder`` for what is not whole yet; whoever next writes ``folder`` removes what is left of it."""
     return folder.with_name(f".{folder.name}.partial-{os.getpid()}{suffix}")
@@ -89,9 +98,6 @@ def _json(data: dict[str, Any]) -> bytes:
 
 def _table(columns: RequestColumns | StepColumns) -> bytes:
     import pyarrow
-    import pyarrow.parquet
 
     table = {field.name: pyarrow.array(getattr(columns, field.name)) for field in fields(columns)}
-    sink = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(table), sink, compression="zstd")
-    return sink.getvalue()
+    return parquet_bytes(pyarrow.table(table))

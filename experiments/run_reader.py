@@ -96,12 +96,17 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def read_table(path: Path) -> Columns:
     """A Parquet file's columns. UserError: it is none."""
+    table = read_arrow(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def read_arrow(path: Path) -> Any:
+    """A Parquet file as an Arrow table. UserError: it is none."""
     import pyarrow
     import pyarrow.parquet
 
     try:
         with open(path, "rb") as file:
-            table = pyarrow.parquet.read_table(file)
+            return pyarrow.parquet.read_table(file)
     except (OSError, pyarrow.ArrowException) as error:
         raise UserError(f"{path}: not a table: {error}") from None
-    return {name: table[name].to_numpy() for name in table.column_names}
