@@ -2,14 +2,17 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed (extra gpu)")
-transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra dev)")
-pytest.importorskip("safetensors", reason="safetensors is not installed (extra gpu)")
+pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
+pytest.importorskip("transformers", reason="transformers is not installed: it is in the extra dev")
+pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'kvtwin[gpu]'")
 
-from gpu.decoder import Decoder  # noqa: E402
-from gpu.decoder_weights import build_weights  # noqa: E402
-from gpu.model_files import read_model_files  # noqa: E402
-from gpu.torch_attention import TorchAttention  # noqa: E402
+import torch
+import transformers
+
+from gpu.decoder import Decoder
+from gpu.decoder_weights import build_weights
+from gpu.model_files import read_model_files
+from gpu.torch_attention import TorchAttention
 
 CPU = torch.device("cpu")
 SIZES = {

@@ -2,17 +2,19 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed (extra gpu)")
+pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
 
-from dataclasses import replace  # noqa: E402
+from dataclasses import replace
 
-from gpu.attention import AttentionBatch  # noqa: E402
-from gpu.decoder import Decoder  # noqa: E402
-from gpu.decoder_config import TINY  # noqa: E402
-from gpu.paged_cache import PagedCache  # noqa: E402
-from gpu.random_weights import random_weights  # noqa: E402
-from gpu.rope import Rope  # noqa: E402
-from gpu.torch_attention import TorchAttention  # noqa: E402
+import torch
+
+from gpu.attention import AttentionBatch
+from gpu.decoder import Decoder
+from gpu.decoder_config import TINY
+from gpu.paged_cache import PagedCache
+from gpu.random_weights import random_weights
+from gpu.rope import Rope
+from gpu.torch_attention import TorchAttention
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16

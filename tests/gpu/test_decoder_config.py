@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed (extra gpu)")
+pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
+
 
 from gpu.decoder_config import read_decoder_config
 from gpu.errors import DeviceError

@@ -4,9 +4,11 @@ from math import sqrt
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed (extra gpu)")
+pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
 
-from gpu.sampling import gumbel_noise, sample  # noqa: E402
+import torch
+
+from gpu.sampling import gumbel_noise, sample
 
 VOCAB = 12
 

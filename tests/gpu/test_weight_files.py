@@ -6,20 +6,22 @@ import shutil
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed (extra gpu)")
-gguf = pytest.importorskip("gguf", reason="gguf is not installed (extra gpu)")
-pytest.importorskip("safetensors", reason="safetensors is not installed (extra gpu)")
+pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
+pytest.importorskip("gguf", reason="gguf is not installed: pip install 'kvtwin[gpu]'")
+pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'kvtwin[gpu]'")
 
-from dataclasses import fields, replace  # noqa: E402
+from dataclasses import fields, replace
 
-from safetensors.torch import load_file, save_file  # noqa: E402
+import gguf
+import torch
+from safetensors.torch import load_file, save_file
 
-from gpu.decoder_config import TINY  # noqa: E402
-from gpu.decoder_weights import build_weights  # noqa: E402
-from gpu.errors import DeviceError  # noqa: E402
-from gpu.gguf_weights import _IN_LAYER, _OUTSIDE  # noqa: E402
-from gpu.model_files import read_model_files  # noqa: E402
-from gpu.random_weights import RandomWeights  # noqa: E402
+from gpu.decoder_config import TINY
+from gpu.decoder_weights import build_weights
+from gpu.errors import DeviceError
+from gpu.gguf_weights import _IN_LAYER, _OUTSIDE
+from gpu.model_files import read_model_files
+from gpu.random_weights import RandomWeights
 
 CPU = torch.device("cpu")
 SMALL = replace(
