@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.config import EngineConfig
 from experiments.calibration_fit import Calibration, HoldOutError, MeasuredStep, calibrate
+from experiments.executed_steps import read_executed_steps
+from experiments.run_reader import Run
 from sim.step_shape import step_shape
 
 if TYPE_CHECKING:
@@ -96,8 +98,30 @@ def where_and_when(model: DeviceModel, config: EngineConfig) -> dict[str, float 
         "block_size": config.block_size,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "kvtwin": version("kvtwin"),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         **({} if is_cpu else {"triton": version("triton")}),
+    }
+
+
+def steps_of_run(run: Run) -> tuple[list[MeasuredStep], dict[str, float | int | str]]:
+    """The steps of a measured run, and what a file tells of their origin. UserError: ``run`` was not measured.
+
+    Steps that copied blocks are left out: a step-time model does not predict copies.
+    """
+    decided, executed = read_executed_steps(run)
+    steps = [
+        MeasuredStep(step.shape, done.num_padded_sequences, done.duration_ns)
+        for step, done in zip(decided, executed, strict=False)
+        if not (step.copies or step.saves or step.loads)
+    ]
+    configuration = run.configuration
+    return steps, {
+        "device": str(configuration["gpu"]),
+        "model": str(configuration["model"]),
+        "block_size": configuration["engine"]["block_size"],
+        "run": run.path.name,
+        "date": str(run.machine.get("date", "")),
+        "kvtwin": str(configuration["kvtwin_version"]),
     }
 
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "sweep": Command("experiments.sweep", "replay a trace under many settings; compare"),
     "curve": Command("experiments.curve", "the hit rate at every cache size, in one pass"),
     "limit": Command("experiments.limit", "the highest rate that holds: no preemption, hit rate, latencies"),
+    "calibrate": Command("experiments.calibrate", "measure how long steps take on this machine"),
     "compare": Command("experiments.compare", "runs side by side, differences first"),
     "plot": Command("experiments.plot", "pictures of a run or a sweep"),
     "isolation": Command("experiments.isolation", "what response times tell other tenants; what cache salts cost"),

@@ -24,7 +24,8 @@ def add_step_time_arguments(parser: argparse.ArgumentParser) -> None:
         "--step-time",
         default="roofline",
         metavar="MODEL",
-        help="roofline (from model and GPU), zero, linear (an example's coefficients), or a YAML file of coefficients",
+        help="roofline (from model and GPU), zero, linear (an example's coefficients), or a YAML file of coefficients, "
+        "as `kvtwin calibrate` writes it",
     )
 
 

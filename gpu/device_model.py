@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -11,7 +12,7 @@ from gpu.attention import Attention
 from gpu.decoder import Decoder
 from gpu.decoder_config import DecoderConfig
 from gpu.decoder_weights import WeightSource, build_weights
-from gpu.errors import DeviceError
+from gpu.errors import DeviceError, OutOfDeviceMemory
 from gpu.executor import DeviceExecutor
 from gpu.layer_ops import LayerOps, TorchLayerOps
 from gpu.paged_cache import PagedCache
@@ -48,6 +49,8 @@ class DeviceModel:
         DeviceError: the weights do not fit the device or the config.
         """
         dtype = getattr(torch, config.dtype) if device.type == "cuda" else torch.float32
+        if device.type == "cpu":
+            _check_room(config)
         attention, layer_ops = _backend(device)
         weights = build_weights(config, source or RandomWeights(seed, device), device, dtype)
         return cls(Decoder(config, weights, attention, layer_ops), attention, device, dtype)
@@ -71,6 +74,28 @@ class DeviceModel:
             num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
         )
         return DeviceExecutor(self.decoder, self.attention, cache, config, records=records)
+
+
+def _check_room(config: DecoderConfig) -> None:
+    """Raises DeviceError where float32 weights need more than the host has: it would grant them, and fail later."""
+    hidden, key_values = config.hidden_size, 2 * config.key_value_size
+    of_layer = hidden * (2 * config.query_size + key_values + 3 * config.intermediate_size)
+    of_embeddings = config.vocab_size * hidden * (1 if config.tied_embeddings else 2)
+    weight_bytes = 4 * (config.num_layers * of_layer + of_embeddings)
+    free_bytes = _free_host_bytes()
+    if free_bytes is not None and weight_bytes > free_bytes:
+        raise OutOfDeviceMemory(
+            f"cpu: {config.name} has {weight_bytes:,} bytes of weights in float32, and {free_bytes:,} are free"
+        )
+
+
+def _free_host_bytes() -> int | None:
+    """None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _backend(device: torch.device) -> tuple[Attention, LayerOps]:

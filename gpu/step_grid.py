@@ -73,7 +73,7 @@ class _Grid:
 
     def chunks(self) -> Iterator[PlannedStep]:
         for tokens in self._chunks:
-            for before in _levels(0, self._longest(1) - tokens, self._num_levels):
+            for before in _levels(0, self._longest(1) - tokens, 3):
                 yield (PlannedSequence(before, tokens, False, samples=before == 0),)
 
     def prompts(self) -> Iterator[PlannedStep]:
@@ -83,9 +83,9 @@ class _Grid:
 
     def mixed(self) -> Iterator[PlannedStep]:
         for tokens in self._chunks:
-            for size in _levels(1, min(self._seats, self._config.token_budget - tokens + 1) - 1, 3):
-                for context_tokens in _levels(2, self._longest(size, tokens), 3)[1:]:
-                    yield ((_decoding(context_tokens),) * size) + (PlannedSequence(0, tokens, False),)
+            for size in _levels(1, min(self._seats - 1, self._config.token_budget - tokens), 3):
+                context_tokens = max(2, self._longest(size, tokens) // 4)
+                yield ((_decoding(context_tokens),) * size) + (PlannedSequence(0, tokens, False),)
 
     def _longest(self, num_sequences: int, other_tokens: int = 0) -> int:
         """The longest context that so many sequences can have at once, beside another of ``other_tokens``."""
