@@ -83,8 +83,8 @@ def _decode_kernel(
         # no other load of the same turn, and all stages of the pipeline go to them.
         following = tokens + TILE
         blocks = tl.load(table + following // BLOCK_SIZE, mask=following < end, other=0)
-        scores = tl.where(is_token[None, :], multiply(queries, tl.trans(key)) * scale, -float("inf"))
-        output, peak, weight = add_tile(output, peak, weight, scores, value)
+        products = tl.where(is_token[None, :], multiply(queries, tl.trans(key)), -float("inf"))
+        output, peak, weight = add_tile(output, peak, weight, products, scale, value)
 
     part = (sequence * tl.num_programs(0) * GROUP + head) * num_splits + split
     tl.store(split_outputs + part[:, None] * HEAD_DIM + dims, output / weight[:, None], mask=is_head[:, None])

@@ -17,14 +17,15 @@ def multiply(left, right, total=None):
 
 
 @triton.jit
-def add_tile(output, peak, weight, scores, values):
+def add_tile(output, peak, weight, products, scale, values):
     """Attend to one tile more.
 
-    scores (to the base 2): [rows, tokens]; values: [tokens, dim]; so far: output [rows, dim], not yet divided by
-    weight [rows], and peak [rows], the highest score. At least one score of a row must have been finite by now.
+    products of queries and keys: [rows, tokens], which times ``scale`` are scores to the base 2; values: [tokens, dim];
+    so far: output [rows, dim], not yet divided by weight [rows], and peak [rows], the highest score. At least one
+    product of a row must have been finite by now.
     """
-    new_peak = tl.maximum(peak, tl.max(scores, 1))
-    shares = tl.exp2(scores - new_peak[:, None])
+    new_peak = tl.maximum(peak, tl.max(products, 1) * scale)
+    shares = tl.exp2(products * scale - new_peak[:, None])
     rescale = tl.exp2(peak - new_peak)
     weight = weight * rescale + tl.sum(shares, 1)
     output = multiply(shares.to(values.dtype), values, output * rescale[:, None])

@@ -36,6 +36,12 @@ def _sequence_of(query_starts, program, num_sequences, QUERIES: tl.constexpr):
     return low
 
 
+@triton.jit
+def _blocks(table, tokens, end, BLOCK_SIZE: tl.constexpr):
+    """The block of each token before ``end``."""
+    return tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+
+
 @triton.jit(do_not_specialize=["block_tables", "query_starts", "context_tokens", "num_sequences", "table_stride"])
 def _prefill_kernel(
     query,
@@ -85,21 +91,27 @@ def _prefill_kernel(
     table = block_tables + sequence.to(tl.int64) * table_stride
     keys += kv_head.to(tl.int64) * head_stride
     values += kv_head.to(tl.int64) * head_stride
-    tokens = tl.arange(0, TILE)
-    blocks = tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+    blocks = _blocks(table, tl.arange(0, TILE), end, BLOCK_SIZE)
     result = tl.zeros([ROWS, HEAD_DIM], tl.float32)
     peak = tl.full([ROWS], -float("inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
-    for start in range(0, end, TILE):
-        tokens = start + tl.arange(0, TILE)
-        row = blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * slot_stride
-        key = tl.load(keys + row[:, None] + dims, mask=(tokens < end)[:, None], other=0.0)
-        value = tl.load(values + row[:, None] + dims, mask=(tokens < end)[:, None], other=0.0)
-        following = tokens + TILE  # one turn ahead, as in decode.py
-        blocks = tl.load(table + following // BLOCK_SIZE, mask=following < end, other=0)
-        scores = multiply(query_tile, tl.trans(key)) * scale
-        scores = tl.where(tokens[None, :] <= positions[:, None], scores, -float("inf"))
-        result, peak, weight = add_tile(result, peak, weight, scores, value)
+    # Two loops: tiles that all queries see whole, and those on the diagonal.
+    diagonal = (computed + begin + 1) // TILE * TILE
+    for is_diagonal in tl.static_range(2):
+        for start in range(diagonal if is_diagonal else 0, end if is_diagonal else diagonal, TILE):
+            tokens = start + tl.arange(0, TILE)
+            row = blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * slot_stride
+            if is_diagonal:
+                key = tl.load(keys + row[:, None] + dims, mask=(tokens < end)[:, None], other=0.0)
+                value = tl.load(values + row[:, None] + dims, mask=(tokens < end)[:, None], other=0.0)
+            else:
+                key = tl.load(keys + row[:, None] + dims)
+                value = tl.load(values + row[:, None] + dims)
+            blocks = _blocks(table, tokens + TILE, end, BLOCK_SIZE)  # one turn ahead, as in decode.py
+            products = multiply(query_tile, tl.trans(key))
+            if is_diagonal:
+                products = tl.where(tokens[None, :] <= positions[:, None], products, -float("inf"))
+            result, peak, weight = add_tile(result, peak, weight, products, scale, value)
 
     output_row = token * output_token_stride + head * output_head_stride
     result = (result / weight[:, None]).to(output.dtype.element_ty)
