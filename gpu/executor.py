@@ -138,8 +138,7 @@ class DeviceExecutor(Executor[SubmittedStep]):
         last = tokens.last[inputs.sampling]
         logits = self._decoder.logits(hidden[last])
         sampling_rows, positions = inputs.rows[inputs.sampling], tokens.positions[last] + 1
-        temperature = torch.full_like(logits[:, 0], self._temperature)
-        sampled = sample(logits, temperature, rows.seeds[sampling_rows], positions)
+        sampled = sample(logits, self._temperature, rows.seeds[sampling_rows], positions)
         rows.tokens[sampling_rows, positions] = sampled.int()
         return StepOutputs(tokens, sampled, logits.gather(1, sampled[:, None])[:, 0])
 

@@ -8,8 +8,8 @@ from torch import Tensor
 _MASK = 0xFFFFFFFF
 
 
-def sample(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """Token ids [N] for logits [N, vocab] in float32, at temperatures [N], seeds [N] and positions [N] (int64).
+def sample(logits: Tensor, temperature: float, seeds: Tensor, positions: Tensor) -> Tensor:
+    """Token ids [N] for logits [N, vocab] in float32, with a seed and a position per row, [N] int64 each.
 
     At temperature 0 the highest logit wins, the lowest id among equals. Else token i is drawn with probability
     softmax(logits / temperature)[i], by the Gumbel-max trick: noise is added to the logits and the highest sum wins.
@@ -17,9 +17,9 @@ def sample(logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor
     is computed from integer hashes by operations that a CUDA graph can capture, and is the same on every device up to
     the last bits of a logarithm.
     """
-    greedy = (temperature <= 0)[:, None]
-    noisy = logits / temperature.clamp(min=1e-6)[:, None] + gumbel_noise(seeds, positions, logits.shape[-1])
-    return torch.where(greedy, logits, noisy).argmax(dim=-1)
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    return (logits / temperature + gumbel_noise(seeds, positions, logits.shape[-1])).argmax(dim=-1)
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
