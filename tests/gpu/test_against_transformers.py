@@ -2,7 +2,6 @@
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
 pytest.importorskip("transformers", reason="transformers is not installed: it is in the extra dev")
 pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'kvtwin[gpu]'")
 

@@ -1,11 +1,8 @@
 """The decoder over a paged cache, against the same decoder without one."""
 
-import pytest
-
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
-
 from dataclasses import replace
 
+import pytest
 import torch
 
 from gpu.attention import AttentionBatch

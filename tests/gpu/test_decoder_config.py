@@ -4,9 +4,6 @@ import json
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
-
-
 from gpu.decoder_config import read_decoder_config
 from gpu.errors import DeviceError
 from gpu.model_files import read_model_files

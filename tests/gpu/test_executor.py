@@ -7,9 +7,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
-
 import torch
 
 from engine.cache_group_spec import CacheGroupSpec

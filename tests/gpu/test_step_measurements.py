@@ -3,9 +3,6 @@
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,9 +1,6 @@
 """The plain torch backend, against the same float64 results as the kernels."""
 
 import pytest
-
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
-
 import torch
 
 from gpu.layer_ops import TorchLayerOps

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'kvtwin[gpu]'")
 pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'kvtwin[gpu]'")
 
