@@ -41,16 +41,14 @@ def load_device_model(args: argparse.Namespace, dtype: str = "auto") -> DeviceMo
     with device_errors():
         from gpu.decoder_config import TINY, read_decoder_config
         from gpu.device_model import DeviceModel, open_device
-        from gpu.model_files import read_model_files
+        from gpu.model_files import read_weights
 
         device = open_device(args.device)
         is_tiny = args.model == TINY.name and not os.path.exists(args.model)
         config = TINY if is_tiny else read_decoder_config(*load_model_config(args.model))
         if dtype != "auto":
             config = replace(config, dtype=dtype)
-        source = read_model_files(args.weights).source if args.weights else None
-        if args.weights and source is None:
-            raise UserError(f"--weights {args.weights}: expected a folder of safetensors or a GGUF file")
+        source = read_weights(args.weights, config) if args.weights else None
         return DeviceModel.load(config, device, source=source, seed=args.seed)
 
 

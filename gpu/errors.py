@@ -9,3 +9,8 @@ class DeviceError(Exception):
 
 class OutOfDeviceMemory(DeviceError):  # noqa: N818 - named as the field does
     """The device's memory is used up."""
+
+
+def first_line(error: Exception) -> str:
+    """What another library's error says, for an error of ours."""
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gpu.decoder_weights import check_shape
-from gpu.errors import DeviceError
+from gpu.errors import DeviceError, first_line
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -40,10 +40,8 @@ class SafetensorsWeights:
             raise DeviceError(f"{self.label}: {name} is missing")
         stored = file.get_slice(name)
         check_shape(self.label, name, stored.get_shape(), shape)
-        if stored.get_dtype() not in _DTYPES:
-            raise DeviceError(
-                f"{self.label}: {name} has dtype {stored.get_dtype()}; expected one of {', '.join(_DTYPES)}"
-            )
+        if (dtype := stored.get_dtype()) not in _DTYPES:
+            raise DeviceError(f"{self.label}: {name} has dtype {dtype}; expected one of {', '.join(_DTYPES)}")
         tensor: Tensor = file.get_tensor(name)
         return tensor
 
@@ -68,4 +66,4 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (OSError, SafetensorError) as error:
-        raise DeviceError(f"{path}: not readable as safetensors ({str(error).splitlines()[0]})") from error
+        raise DeviceError(f"{path}: not readable as safetensors ({first_line(error)})") from error

@@ -110,13 +110,13 @@ def test_a_damaged_config_is_one_line(text, tmp_path):
     path = tmp_path / "config.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DeviceError, match=r"config\.json") as error:
-        read_model_files(path)
+        read_model_files(tmp_path)
     assert "\n" not in str(error.value)
 
 
-def test_a_config_alone_has_no_weights(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA))
-    files = read_model_files(path)
-    assert files.source is None
-    assert files.config.name == str(path)
+def test_a_folder_without_weights_is_one_line(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(DeviceError, match=r"has neither model.safetensors nor model.safetensors.index.json"):
+        read_model_files(tmp_path)
+    with pytest.raises(DeviceError, match="expected a folder of safetensors or a GGUF file"):
+        read_model_files(tmp_path / "config.json")

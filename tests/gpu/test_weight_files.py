@@ -19,7 +19,7 @@ from gpu.decoder_config import TINY
 from gpu.decoder_weights import build_weights
 from gpu.errors import DeviceError
 from gpu.gguf_weights import _IN_LAYER, _OUTSIDE
-from gpu.model_files import read_model_files
+from gpu.model_files import read_model_files, read_weights
 from gpu.random_weights import RandomWeights
 
 CPU = torch.device("cpu")
@@ -196,6 +196,13 @@ def test_a_damaged_gguf_is_one_line(tmp_path):
             message = str(error)
         assert message or trial >= 60, "a file without its end was accepted"
         assert message is None or (str(path) in message and "\n" not in message)
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    path = write_gguf(tmp_path / "m.gguf", SMALL, Recorded(SMALL).tensors)
+    assert read_weights(path, replace(SMALL, name="other", norm_epsilon=1e-4, dtype="float16"))
+    with pytest.raises(DeviceError, match=r"m.gguf: num_query_heads is 4, and 8 in tiny"):
+        read_weights(path, replace(SMALL, num_query_heads=8, head_dim=8))
 
 
 # safetensors
