@@ -20,7 +20,10 @@ from experiments.errors import UserError
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: the module that has its ``add_arguments(parser)`` and ``run(args) -> exit code``."""
+    """A subcommand: the module that has its ``add_arguments(parser)`` and ``run(args) -> exit code``.
+
+    A module may have ``parse_command_line(parser, words) -> args`` too, if there is more to read than the command line.
+    """
 
     module: str
     summary: str
@@ -36,6 +39,7 @@ COMMANDS = {
     "curve": Command("experiments.curve", "the hit rate at every cache size, in one pass"),
     "limit": Command("experiments.limit", "the highest rate that holds: no preemption, hit rate, latencies"),
     "calibrate": Command("experiments.calibrate", "measure how long steps take on this machine"),
+    "validate": Command("experiments.validate", "serve a workload for real, simulate the same, compare and check"),
     "compare": Command("experiments.compare", "runs side by side, differences first"),
     "plot": Command("experiments.plot", "pictures of a run or a sweep"),
     "isolation": Command("experiments.isolation", "what response times tell other tenants; what cache salts cost"),
@@ -101,7 +105,8 @@ def _run(words: list[str]) -> int:
     )
     module.add_arguments(parser)
     try:
-        exit_code: int = module.run(parser.parse_args(rest))
+        parse = getattr(module, "parse_command_line", CommandParser.parse_args)
+        exit_code: int = module.run(parse(parser, rest))
     except WorkloadError as error:
         raise UserError(str(error)) from None
     except SystemExit as end:  # --help

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from array import array
 from dataclasses import fields
 from glob import escape
 from pathlib import Path
@@ -99,5 +100,8 @@ def _json(data: dict[str, Any]) -> bytes:
 def _table(columns: RequestColumns | StepColumns) -> bytes:
     import pyarrow
 
-    table = {field.name: pyarrow.array(getattr(columns, field.name)) for field in fields(columns)}
-    return parquet_bytes(pyarrow.table(table))
+    values = {field.name: getattr(columns, field.name) for field in fields(columns)}
+    types = {
+        name: pyarrow.int64() if isinstance(column, array) else pyarrow.string() for name, column in values.items()
+    }
+    return parquet_bytes(pyarrow.table(values, schema=pyarrow.schema(types.items())))

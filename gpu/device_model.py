@@ -60,7 +60,14 @@ class DeviceModel:
         config = self.decoder.config
         return 2 * config.num_layers * block_size * config.key_value_size * self.dtype.itemsize
 
-    def executor(self, config: EngineConfig, *, records: bool = False) -> DeviceExecutor:
+    @property
+    def device_name(self) -> str:
+        """What the device calls itself."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+
+    def executor(
+        self, config: EngineConfig, *, temperature: float = 0.0, seed: int = 0, records: bool = False
+    ) -> DeviceExecutor:
         """An executor with a cache of its own, as large as ``config`` says. DeviceError: it cannot be had."""
         model = self.decoder.config
         cache = PagedCache(
@@ -73,7 +80,9 @@ class DeviceModel:
             device=self.device,
             num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
         )
-        return DeviceExecutor(self.decoder, self.attention, cache, config, records=records)
+        return DeviceExecutor(
+            self.decoder, self.attention, cache, config, temperature=temperature, seed=seed, records=records
+        )
 
 
 def _check_room(config: DecoderConfig) -> None:

@@ -29,6 +29,7 @@ def validation(measured: Run, predicted: Run, step_times: Pairs) -> Figure:
     for axis, (column, label) in zip(axes[1], _TIMELINES.items(), strict=True):
         for run, colour, words in ((measured, COLOURS[0], "measured"), (predicted, COLOURS[1], "predicted")):
             band(axis, run.steps["end_ns"] / SECOND_NS, run.steps[column], colour, words)
+        axis.lines[-1].set_linewidth(0.75)  # so that one can be seen behind the other
         axis.set(ylabel=label, xlabel="virtual time (s)", ylim=(0, None))
     axes[1][0].legend(loc="upper right")
     figure.suptitle(measured.title)
@@ -43,7 +44,9 @@ def _scatter(axis: Any, pairs: Pairs, label: str) -> None:
     if len(positive):
         limits = positive.min() / 1.2, positive.max() * 1.2
         axis.plot(limits, limits, color=COLOURS[6], linewidth=1, zorder=1)
-        axis.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal")
+        axis.set(xlim=limits, ylim=limits, aspect="equal")
+        _logarithmic(axis, "x")
+        _logarithmic(axis, "y")
     axis.scatter(*values, s=9, alpha=0.5, linewidths=0, zorder=2)
     axis.set(xlabel=f"measured {label}", ylabel=f"predicted {label}")
 
@@ -55,8 +58,14 @@ def _residuals(axis: Any, step_times: Pairs) -> None:
     axis.axhline(0, color=COLOURS[6], linewidth=1, zorder=1)
     axis.scatter(milliseconds, 100 * step_times.errors, s=6, alpha=0.4, linewidths=0, zorder=2)
     if some.any():
-        axis.set(xscale="log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter(NullFormatter())
+        _logarithmic(axis, "x")
     axis.set(xlabel="measured time of a step (ms)", ylabel="error of its prediction (%)")
+
+
+def _logarithmic(axis: Any, direction: str) -> None:
+    """A logarithmic axis with a few plain numbers."""
+    axis.set(**{f"{direction}scale": "log"})
+    one = getattr(axis, f"{direction}axis")
+    one.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    one.set_major_formatter("{x:g}")
+    one.set_minor_formatter(NullFormatter())

@@ -1,0 +1,242 @@
+"""``kvtwin validate``: serve a workload for real, simulate the same, compare, and check."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.config import VLLM_VERSION
+from engine.executor import HostCopy, Step
+from experiments.calibration import quick_calibration, where_and_when
+from experiments.device_options import add_device_arguments, device_errors
+from experiments.engine_options import add_engine_arguments
+from experiments.errors import UserError
+from experiments.load_options import add_load_arguments
+from experiments.output_options import add_output_arguments
+from experiments.parser import CommandParser, Number, Whole
+from experiments.run_facts import now
+from experiments.run_folder import check_free, partial_path, write_run_folder
+from experiments.run_reader import Run
+from experiments.size import capacity_line
+from experiments.sizing_options import add_sizing_arguments
+from experiments.step_time_options import step_time_model
+from experiments.sweep_spec import command_words, read_options
+from experiments.trace_options import add_format_arguments
+from experiments.validate_checks import same_decisions, same_tokens
+from experiments.validate_facts import validation_facts
+from experiments.validate_runs import measure, predict, step_times
+from experiments.validate_settings import Setting, resolve
+from experiments.validate_text import text_lines
+from experiments.yaml_files import check_mapping, read_yaml
+from sim.host_link import HostLink
+from sim.step_time import StepTimeModel
+from workloads.time_units import SECOND_NS
+
+if TYPE_CHECKING:
+    from gpu.executor import DeviceExecutor
+
+_SPEC_KEYS = ("trace", "options")
+_MOST_COPIED_BLOCKS = 256
+"""Blocks that are copied at once to measure how long copies take."""
+
+EPILOGUE = """\
+WORKLOAD is a workload file, demo (the bundled workload), or a YAML file of `trace:` and `options:`, any of the options
+below without their dashes; options on the command line go before the file's.
+
+Check 1: a simulation that is fed with what the device delivered makes every decision of the real run, and the block
+tables and slots that the device used are those of the engine. Check 2: every request was told what it is told alone,
+with no cache. What is left between measured and predicted is the step-time model's error.
+
+examples:
+  kvtwin validate demo --limit 60 --length-scale 0.25 --max-model-len 1024 --num-gpu-blocks-override 130
+  kvtwin validate experiments/configs/validate-smoke.yaml --out first-validation
+
+Exit code: 0; 1 when check 1 or 2 fails; 2 for a mistake in the input, or when the device's memory does not do.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``validate``."""
+    parser.add_argument("trace", metavar="WORKLOAD", help="workload file, demo, or a YAML file of trace and options")
+    add_device_arguments(parser)
+    add = parser.add_argument_group("validation").add_argument
+    add("--limit", dest="num_prompts", type=Whole(), metavar="N", help="only the first N requests")
+    add(
+        "--length-scale",
+        type=Number(0, 1, above=True),
+        default=1.0,
+        metavar="X",
+        help="shorten prompts, outputs and what prompts share",
+    )
+    add("--temperature", type=Number(), default=0.0, metavar="T", help="of sampling; 0: greedy")
+    add(
+        "--step-time",
+        metavar="FILE",
+        help="what predicts: a file of `kvtwin calibrate`, or as in replay (else a quick calibration comes first)",
+    )
+    add("--debug", action="store_true", help="fill blocks that nobody may read with NaN")
+    add_format_arguments(parser)
+    add_sizing_arguments(parser)
+    add_engine_arguments(parser)
+    add_load_arguments(parser)
+    add_output_arguments(parser)
+    parser.set_defaults(model="tiny", allocator="paged", kv_events=False)
+
+
+def parse_command_line(parser: CommandParser, words: list[str]) -> argparse.Namespace:
+    """The options in ``words``, with those of a YAML file below them. UserError: a mistake in either."""
+    args: argparse.Namespace = parser.parse_args(words)
+    path = Path(args.trace)
+    if path.suffix not in (".yaml", ".yml"):
+        return args
+    spec = check_mapping(str(path), read_yaml(path), _SPEC_KEYS)
+    if not spec.get("trace"):
+        raise UserError(f"{path}: trace: expected a workload file, or demo")
+    below = parser.parse_args(
+        [str(spec["trace"]), *command_words(read_options(path, "options", spec.get("options") or {}))]
+    )
+    trace = below.trace
+    args = parser.parse_args(words, below)
+    args.trace = trace
+    return args
+
+
+def run(args: argparse.Namespace) -> int:
+    """Validate. Exit code 1 when a check fails."""
+    if args.out:
+        check_free(args.out)
+    with _staging(args.out) as folder:
+        facts = validate(args, folder)
+        if args.json:
+            print(json.dumps({"date": now()} | facts, indent=2, allow_nan=False))
+        else:
+            print("\n".join([*facts["heading"], "", *text_lines(facts)]))
+        if args.out:
+            write_run_folder(args.out, {}, folder)
+    return 0 if all(check["passed"] for check in facts["checks"].values()) else 1
+
+
+def validate(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Both runs, the comparison and the checks; what ``--out`` keeps is written into ``folder``.
+
+    UserError: a setting that cannot be, or the device's memory is used up; what was run is kept with ``--out`` then.
+    """
+    setting = resolve(args)
+    for warning in setting.workload.warnings:
+        print(f"kvtwin: warning: {warning}", file=sys.stderr)
+    with device_errors():
+        executor = setting.model.executor(setting.config, temperature=args.temperature, seed=args.seed, records=True)
+        step_time = _step_time(setting, executor)
+        link = _measured_link(setting, executor)
+        measured = measure(setting, executor)
+        _write(folder / "measured", measured.files)
+        if measured.failure:
+            raise UserError(_kept(args, folder, measured.failure))
+        _write(
+            folder / "predicted", predict(setting, measured.transcripts.with_outputs(setting.records), step_time, link)
+        )
+        checks = {
+            "check_1": same_decisions(setting, measured),
+            "check_2": same_tokens(setting, executor, measured),
+        }
+    runs = Run(folder / "measured"), Run(folder / "predicted")
+    times = step_times(measured, step_time, link)
+    facts = {"heading": _heading(setting, step_time)} | validation_facts(*runs, times)
+    facts |= {"checks": checks, "verdict": _verdict(facts, checks)}
+    if args.out:
+        from experiments.pictures.figure import save_as
+        from experiments.pictures.validation import validation
+
+        (folder / "comparison.json").write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n")
+        save_as(validation(*runs, times), folder / "validate.png")
+    return facts
+
+
+@contextmanager
+def _staging(out: Path | None) -> Iterator[Path]:
+    """A temporary folder for both runs, where they can be moved to ``out`` from."""
+    if out is None:
+        with TemporaryDirectory() as name:
+            yield Path(name)
+        return
+    folder = partial_path(out, "-runs")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def _kept(args: argparse.Namespace, folder: Path, failure: str) -> str:
+    """Keep the record of a run that ended early; what is to be said of it."""
+    if not args.out:
+        return f"{failure}; --out DIR keeps the record of what ran"
+    write_run_folder(args.out, {}, folder)
+    return f"{failure}; {args.out / 'measured'} has the record of what ran"
+
+
+def _step_time(setting: Setting, executor: DeviceExecutor) -> StepTimeModel:
+    """The model of ``--step-time``, else one that is measured now."""
+    if setting.args.step_time is not None:
+        return step_time_model(setting.args.step_time, setting.sizing.inputs)
+    print("kvtwin: measuring step times (--step-time FILE takes those of `kvtwin calibrate`)", file=sys.stderr)
+    try:
+        calibration = quick_calibration(executor, setting.config, setting.model.decoder.config.vocab_size)
+    except ValueError as error:
+        raise UserError(f"no quick calibration: {error}; give one with --step-time") from None
+    return calibration.step_time(where_and_when(setting.model, setting.config))
+
+
+def _measured_link(setting: Setting, executor: DeviceExecutor) -> HostLink | None:
+    """The link between device and host, if anything is copied; its rate is measured, there and back."""
+    config = setting.config
+    num_blocks = min(config.num_swap_blocks + config.num_offload_blocks, config.num_blocks - 1, _MOST_COPIED_BLOCKS)
+    if num_blocks == 0:
+        return None
+    copies = [HostCopy(block + 1, block) for block in range(num_blocks)]
+    steps = [Step(index=0, saves=copies), Step(index=0, loads=copies)] * 3
+    durations_ns = [executor.collect(executor.submit(step)).duration_ns for step in steps]
+    block_bytes = max(setting.sizing.plan.block_bytes)
+    return HostLink(block_bytes, num_blocks * block_bytes * SECOND_NS / max(1, int(np.median(durations_ns))))
+
+
+def _heading(setting: Setting, step_time: StepTimeModel) -> list[str]:
+    args, sizing, model = setting.args, setting.sizing, setting.model
+    inputs = sizing.inputs
+    shorter = f", lengths x {args.length_scale:g}" if args.length_scale != 1 else ""
+    weights = f"weights of {args.weights}" if args.weights else f"random weights (seed {args.seed})"
+    quick = "" if args.step_time else ", measured just before"
+    return [
+        f"kvtwin validate (models vLLM {VLLM_VERSION})",
+        f"trace   {args.trace} ({setting.workload.format_name}): {len(setting.records):,} requests{shorter}",
+        f"server  {inputs.shape.name}, {inputs.shape.dtype}, {weights}, on {model.device_name}, "
+        f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
+        f"step time  {step_time.name}{quick}",
+        capacity_line(sizing.plan),
+    ]
+
+
+def _verdict(facts: dict[str, Any], checks: dict[str, Any]) -> str:
+    """One line about it all."""
+    failed = [name.replace("_", " ") for name, check in checks.items() if not check["passed"]]
+    if failed:
+        return f"FAILED: {' and '.join(failed)}"
+    error = facts["step_time"]["median_error"]
+    steps = "" if error is None else f"; steps are predicted within {error:.1%} (median)"
+    return f"passed: the same decisions and the same tokens{steps}"

@@ -1,0 +1,118 @@
+"""The two runs of a validation: one that is really computed, and its simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.executed_step import ExecutedStep
+from experiments import executed_steps
+from experiments.host_memory import host_figures
+from experiments.miss_sources import MissSources
+from experiments.run_facts import Stopwatch, request_progress, request_rate, run_configuration
+from experiments.run_folder import run_files
+from experiments.run_summary import RunContext, summarise
+from experiments.transcripts import Transcripts
+from experiments.validate_facts import Pairs
+from experiments.validate_settings import Setting
+from sim.decided_steps import DecidedStep, DecisionRecorder
+from sim.host_link import HostLink
+from sim.recording import Recorder
+from sim.simulated_executor import SimulatedExecutor
+from sim.step_time import StepTimeModel
+from workloads.request_record import RequestRecord
+
+if TYPE_CHECKING:
+    from gpu.executor import DeviceExecutor
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What a real run left."""
+
+    files: dict[str, bytes]
+    """Those of its folder."""
+    decided: Sequence[DecidedStep]
+    executed: Sequence[ExecutedStep]
+    transcripts: Transcripts
+    failure: str | None
+    """Why it ended early, if it did."""
+
+
+def measure(setting: Setting, executor: DeviceExecutor) -> MeasuredRun:
+    """Serve the workload for real, on a virtual clock that passes the time that the device was busy."""
+    from gpu.errors import OutOfDeviceMemory
+
+    misses, transcripts, failure = MissSources(setting.config), Transcripts(executor), None
+    executor.executed.clear()  # what was measured before is not of this run
+    stopwatch = Stopwatch()
+    with request_progress("measuring", len(setting.records)) as advance:
+        simulation = setting.simulation(executor, advance)
+        decisions = DecisionRecorder(simulation.scheduler)
+        simulation.observers += [misses, decisions, transcripts]
+        if setting.args.debug:
+            executor.poison(simulation.scheduler.kv_cache.pool)
+        try:
+            recorder = simulation.run(setting.records)
+        except OutOfDeviceMemory as error:
+            recorder, failure = simulation.close(), str(error)
+    files = _files(setting, recorder, misses, None, {"model": "measured"}, stopwatch)
+    files[executed_steps.NAME] = executed_steps.executed_file(decisions.steps, executor.executed)
+    return MeasuredRun(files, decisions.steps, list(executor.executed), transcripts, failure)
+
+
+def predict(
+    setting: Setting, records: Iterable[RequestRecord], step_time: StepTimeModel, link: HostLink | None
+) -> dict[str, bytes]:
+    """Simulate the same workload; the files of the run's folder."""
+    misses = MissSources(setting.config)
+    stopwatch = Stopwatch()
+    with request_progress("predicting", len(setting.records)) as advance:
+        simulation = setting.simulation(SimulatedExecutor(step_time, link), advance)
+        simulation.observers.append(misses)
+        recorder = simulation.run(list(records))
+    return _files(setting, recorder, misses, link, step_time.describe(), stopwatch)
+
+
+def step_times(measured: MeasuredRun, step_time: StepTimeModel, link: HostLink | None) -> Pairs:
+    """Of each measured step with requests, how long it took, and how long the model says that it takes."""
+    decided_step = {decided.index: decided for decided in measured.decided}
+    pairs = [
+        (executed.duration_ns, step_time.duration_ns(decided.shape) + _copying_ns(decided, link))
+        for executed in measured.executed
+        if (decided := decided_step[executed.index]).request_ids
+    ]
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return Pairs(both[:, 0], both[:, 1])
+
+
+def _copying_ns(step: DecidedStep, link: HostLink | None) -> int:
+    num_copies = len(step.saves) + len(step.loads)
+    return link.duration_ns(num_copies) if link and num_copies else 0
+
+
+def _files(
+    setting: Setting,
+    recorder: Recorder,
+    misses: MissSources,
+    link: HostLink | None,
+    step_time: dict[str, Any],
+    stopwatch: Stopwatch,
+) -> dict[str, bytes]:
+    """A run's folder, of the same shape for both runs."""
+    args, load, sizing, config = setting.args, setting.load, setting.sizing, setting.config
+    context = RunContext(
+        model=sizing.inputs.shape.name,
+        num_prompts=load.num_requests,
+        request_rate=request_rate(load, recorder),
+        burstiness=load.burstiness,
+        max_concurrency=load.max_concurrency,
+    )
+    summary = summarise(recorder, config, sizing.plan, context, setting.output)
+    summary |= host_figures(recorder, sizing, link) | misses.figures()
+    summary |= {"num_warmup_requests": args.warmup_requests, "num_unsorted": setting.workload.num_unsorted}
+    configuration = run_configuration("validate", args, sizing, setting.model.device_name, config, step_time)
+    return run_files(recorder, configuration, summary | {"verdicts": []}, stopwatch.facts())

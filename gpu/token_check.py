@@ -1,0 +1,165 @@
+"""Whether requests that shared a cache said what each of them says alone, without any cache.
+
+The reference is one dense pass over a request's prompt and its output. If every token of the output is the most likely
+one behind those before it, then, by induction, the request alone says the same, token by token.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from gpu.alone import Transcript, say_alone
+from gpu.decoder import Decoder
+from gpu.executor import DeviceExecutor
+
+TOLERANCE = 20
+"""How many times the measured noise two logits may differ, and a token's be below the largest and it still be a tie."""
+
+MOST_TIES = 0.001
+"""Share of the tokens that may be ties; a single one always may."""
+
+MOST_NOISE = 256
+"""Noise, in units of the dtype's precision at the largest logit, that can still be rounding."""
+
+_NOISE_TOKENS = 48
+_CONTROL_TOKENS = 24
+
+
+class _Reference:
+    """What the decoder computes for a whole transcript at once, each distinct one once."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._known: dict[tuple[bytes, bytes], tuple[Tensor, Tensor]] = {}
+        self.largest_logit = 0.0
+
+    def look_up(self, said: Transcript) -> tuple[Tensor, Tensor]:
+        """Per output token, in float64: its logit, and how far that is below the largest one."""
+        key = array("q", said.prompt).tobytes(), array("q", said.output).tobytes()
+        if key not in self._known:
+            weights = self._decoder.weights
+            tokens = torch.tensor([*said.prompt, *said.output[:-1]], device=weights.embedding.device)
+            with torch.inference_mode():
+                logits = self._decoder.dense_logits(tokens)[len(said.prompt) - 1 :]
+                output = torch.tensor(said.output, device=tokens.device)
+                logit = logits.gather(1, output[:, None])[:, 0]
+                largest = logits.amax(dim=1)
+            self.largest_logit = max(self.largest_logit, float(logits.abs().max()))
+            self._known[key] = logit.double().cpu(), (largest - logit).double().cpu()
+        return self._known[key]
+
+    def differences(self, said: Transcript) -> Tensor:
+        """How far the executor's logits are from these."""
+        return (torch.tensor(said.logits, dtype=torch.float64) - self.look_up(said)[0]).abs()
+
+    def largest_difference(self, said: Transcript) -> float:
+        """Infinity if one is no number."""
+        return float(self.differences(said).nan_to_num(torch.inf).max())
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is wrong with transcripts, given a tolerance for logits. What is not a number is wrong."""
+
+    tolerance: float
+    compares_tokens: bool
+    """Whether tokens have to be the most likely ones; logits have to agree in any case."""
+    num_tokens: int = 0
+    num_ties: int = 0
+    """Tokens that are not the most likely ones, by less than the tolerance."""
+    num_wrong_tokens: int = 0
+    num_wrong_logits: int = 0
+    largest_difference: float = 0.0
+    """Between logits of the executor and of the reference."""
+    first_wrong: str | None = None
+    """Where the first wrong token or logit is."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether nothing is wrong and few tokens are ties."""
+        ties_allowed = max(1, int(MOST_TIES * self.num_tokens))
+        return self.num_wrong_tokens + self.num_wrong_logits == 0 and self.num_ties <= ties_allowed
+
+    def add(self, said: Transcript, reference: _Reference) -> None:
+        """Compare what was said with the reference."""
+        behind, differences = reference.look_up(said)[1], reference.differences(said)
+        wrong_logits = ~(differences <= self.tolerance)
+        wrong_tokens = torch.zeros_like(wrong_logits)
+        if self.compares_tokens:
+            wrong_tokens = ~(behind <= self.tolerance)
+            self.num_ties += int(((behind > 0) & ~wrong_tokens).sum())
+        self.num_tokens += len(said.output)
+        self.num_wrong_tokens += int(wrong_tokens.sum())
+        self.num_wrong_logits += int(wrong_logits.sum())
+        self.largest_difference = max(self.largest_difference, reference.largest_difference(said))
+        wrong = (wrong_tokens | wrong_logits).nonzero()
+        if len(wrong) and self.first_wrong is None:
+            self.first_wrong = f"request {said.request_id}, output token {int(wrong[0])}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCheck:
+    """What came of the check."""
+
+    num_requests: int
+    noise: float
+    """Largest difference between logits of a request alone on the executor and of the reference."""
+    is_rounding: bool
+    """Whether the noise is small enough to be that: else the executor computes something else, even alone."""
+    found: Findings
+    notices_swap: bool
+    """Whether the same check fails for a request two of whose blocks are swapped: else it proves nothing."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all that was said is right, and the check would have noticed if not."""
+        return self.found.num_tokens > 0 and self.found.allowed and self.is_rounding and self.notices_swap
+
+
+def check_tokens(
+    decoder: Decoder,
+    executor: DeviceExecutor,
+    config: EngineConfig,
+    transcripts: Sequence[Transcript],
+    *,
+    compares_tokens: bool,
+    poisons: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> TokenCheck:
+    """Check what the requests that ``executor`` served said. ``on_progress`` is told how many of them are checked.
+
+    ``compares_tokens`` is for greedy sampling in float32. Logits must agree in any case, within `TOLERANCE` times the
+    noise, which is measured with some of these very requests.
+    """
+    said = sorted((one for one in transcripts if one.output), key=lambda one: len(one.prompt) + len(one.output))
+    reference = _Reference(decoder)
+    if not said:
+        return TokenCheck(0, 0.0, True, Findings(0.0, compares_tokens), notices_swap=False)
+    alone = partial(say_alone, executor, config, poisons=poisons)
+    middle = said[len(said) // 2]
+    heard = [alone(one.prompt, min(len(one.output), _NOISE_TOKENS)) for one in (said[0], middle, said[-1])]
+    noise = max(reference.largest_difference(one) for one in heard)
+    precision = torch.finfo(decoder.weights.embedding.dtype).eps * reference.largest_logit
+    tolerance = TOLERANCE * min(max(noise, precision), MOST_NOISE * precision)
+    control = Findings(tolerance, compares_tokens)
+    control.add(alone(middle.prompt, _num_control_tokens(middle, config), swaps_blocks=True), reference)
+    found = Findings(tolerance, compares_tokens)
+    for number, one in enumerate(said, 1):
+        found.add(one, reference)
+        if on_progress:
+            on_progress(number)
+    notices_swap = control.num_wrong_tokens > 0 if compares_tokens else control.num_wrong_logits > 0
+    return TokenCheck(len(said), noise, noise <= MOST_NOISE * precision, found, notices_swap)
+
+
+def _num_control_tokens(said: Transcript, config: EngineConfig) -> int:
+    """How many tokens a request has to say so that its second block is filled in part, and some more."""
+    room = config.max_model_len - len(said.prompt)
+    return min(room, max(0, config.block_size - len(said.prompt)) + _CONTROL_TOKENS)

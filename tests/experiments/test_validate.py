@@ -1,0 +1,343 @@
+"""``kvtwin validate``: a real run, its simulation, the comparison, and two checks that fail when something is wrong."""
+
+import json
+import random
+
+import pytest
+import yaml
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
+
+import torch
+
+from experiments.executed_steps import read_executed_steps
+from experiments.run_reader import Run
+from experiments.validate_facts import DECISIONS
+from gpu.decoder import Decoder
+from gpu.executor import DeviceExecutor
+from tests.experiments.conftest import tokens
+
+SERVER = ("--max-model-len", 128, "--num-gpu-blocks-override", 14, "--max-num-batched-tokens", 64, "--max-num-seqs", 6)
+FAST = (*SERVER, "--step-time", "linear")
+
+
+@pytest.fixture
+def crowd(native):
+    """A trace of a dozen requests that share prefixes and do not fit together."""
+
+    def path(number=12, seed=0, **changes):
+        rng = random.Random(seed)
+        rows = [
+            {
+                "arrival_ns": index * 10**6,
+                "prompt_tokens": rng.randint(33, 80),
+                "hash_ids": [rng.randrange(2), 10 + rng.randrange(3)],
+                "hash_block_tokens": 32,
+                "output_tokens": rng.randint(8, 40),
+            }
+            | changes
+            for index in range(number)
+        ]
+        return native(*rows, name=f"crowd-{number}-{seed}.jsonl")
+
+    return path
+
+
+@pytest.fixture
+def facts_of(kvtwin):
+    """Validate; the JSON object, and the exit code."""
+
+    def run(trace, *options):
+        outcome = kvtwin("validate", trace, *options, "--json")
+        assert outcome.code in (0, 1), outcome
+        return json.loads(outcome.out, parse_constant=pytest.fail), outcome.code
+
+    return run
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def test_all_is_compared_and_checked(facts_of, crowd):
+    facts, code = facts_of(crowd(), *FAST)
+    assert code == 0, facts
+    assert list(facts) == ["date", "heading", "decisions", "latencies", "step_time", "checks", "verdict"]
+    assert list(facts["decisions"]) == list(DECISIONS)
+    measured = {name: decision["measured"] for name, decision in facts["decisions"].items()}
+    assert measured["num_gpu_blocks"] == 14
+    assert min(measured.values()) > 0, measured  # hits, evictions and preemptions too
+    for latency in facts["latencies"].values():
+        assert latency["requests"] == 12
+        assert set(latency) == {"requests", "median", "p90", "p99", "request_error"}
+    assert facts["step_time"]["steps"] > 50
+    first, second = facts["checks"]["check_1"], facts["checks"]["check_2"]
+    assert (first["passed"], second["passed"]) == (True, True)
+    assert first["steps"] == measured["steps"]
+    assert second["requests"] == 12
+    assert second["compared"] == "tokens"
+    assert second["notices_swap"]
+    assert facts["verdict"].startswith("passed: ")
+
+
+def test_the_text_ends_with_one_verdict(kvtwin, crowd):
+    outcome = kvtwin("validate", crowd(3), *FAST)
+    assert outcome.code == 0, outcome
+    lines = outcome.out.splitlines()
+    assert lines[0] == "kvtwin validate (models vLLM 0.33.0)"
+    assert lines[-3].startswith("check 1: passed: ")
+    assert lines[-2].startswith("check 2: passed: ")
+    assert lines[-1].startswith("passed: the same decisions and the same tokens; steps are predicted within ")
+
+
+def test_both_runs_are_kept(kvtwin, crowd, tmp_path):
+    out = tmp_path / "out"
+    outcome = kvtwin("validate", crowd(), *FAST, "--out", out)
+    assert outcome.code == 0, outcome
+    assert sorted(path.name for path in out.iterdir()) == ["comparison.json", "measured", "predicted", "validate.png"]
+    assert (out / "validate.png").read_bytes().startswith(b"\x89PNG")
+    measured, predicted = Run(out / "measured"), Run(out / "predicted")
+    assert list(measured.requests["request_id"]) != []
+    assert set(measured.requests["request_id"]) == set(predicted.requests["request_id"])
+    assert measured.requests.keys() == predicted.requests.keys()
+    assert measured.summary.keys() == predicted.summary.keys()
+    assert (
+        json.loads((out / "comparison.json").read_text())["decisions"]["steps"]["measured"] == measured.summary["steps"]
+    )
+    decided, executed = read_executed_steps(measured)
+    assert len(decided) == len(executed) == measured.summary["steps"]
+    for command in (
+        ("compare", out / "measured", out / "predicted"),
+        ("plot", out / "measured"),
+        ("report", out / "measured"),
+    ):
+        assert kvtwin(*command).code == 0
+    kvtwin("validate", crowd(), *FAST, "--out", out).complains("already exists")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_equal_seeds_say_equal_tokens(kvtwin, crowd, tmp_path):
+    said = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        assert kvtwin("validate", crowd(4), *FAST, "--seed", seed, "--out", tmp_path / name).code == 0
+        requests = {}
+        for step in read_executed_steps(Run(tmp_path / name / "measured"))[1]:
+            for request_id, output in zip(step.request_ids, step.tokens, strict=True):
+                requests.setdefault(request_id, []).extend(output)
+        said.append(requests)
+    assert said[0] == said[1] != said[2]
+
+
+def test_without_a_file_of_step_times_they_are_measured_first(kvtwin, crowd):
+    outcome = kvtwin("validate", crowd(3), *SERVER)
+    assert outcome.code == 0, outcome
+    assert "measuring step times" in outcome.err
+    assert "step time  calibrated, measured just before" in outcome.out
+
+
+# ---------------------------------------------------------------- workloads
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--no-async-scheduling",),
+        ("--preemption-mode", "swap", "--swap-space", 0.01),
+        ("--kv-offloading-size", 0.01),
+        ("--parallel-samples", 3, "--parallel-sampling", "fork"),
+        ("--scheduling-policy", "priority", "--debug"),
+        ("--block-size", 32, "--max-num-batched-tokens", 16),
+        ("--max-concurrency", 2, "--check"),
+        ("--warmup-requests", 4),
+        ("--temperature", 0.8),
+        ("--no-enable-prefix-caching",),
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_every_kind_of_server_passes(facts_of, crowd, options):
+    facts, code = facts_of(crowd(6, seed=len(options[0])), *FAST, *options)
+    assert code == 0, facts["checks"]
+
+
+def test_what_is_sampled_is_checked_by_logits(facts_of, crowd):
+    sampled, _ = facts_of(crowd(4), *FAST, "--temperature", 0.8)
+    assert sampled["checks"]["check_2"]["compared"] == "logits"
+
+
+def test_lengths_shrink_and_sharing_survives(facts_of, mooncake):
+    facts, code = facts_of(mooncake(20), *FAST, "--length-scale", 0.1, "--limit", 12, "--rate-scale", 50)
+    assert code == 0, facts
+    assert facts["heading"][1].endswith("12 requests, lengths x 0.1")
+    assert facts["latencies"]["ttft"]["requests"] == 12
+    assert facts["decisions"]["prefix_cache_hits"]["measured"] >= 48  # of the 51 tokens that all of them share
+
+
+def test_sessions_and_the_demo(facts_of):
+    facts, code = facts_of("demo", *FAST, "--length-scale", 0.06, "--num-sessions", 6, "--think-time", 0)
+    assert code == 0, facts
+    assert facts["latencies"]["ttft"]["requests"] > 6
+
+
+def test_token_ids_of_the_trace_are_sent(kvtwin, native, tmp_path):
+    trace = native(tokens(*range(50)), tokens(*range(50)))
+    assert kvtwin("validate", trace, *FAST, "--out", tmp_path / "out").code == 0
+    assert Run(tmp_path / "out" / "measured").summary["prefix_cache_hits"] == 48
+
+
+def test_a_yaml_file_of_options(kvtwin, crowd, tmp_path):
+    def spec(**data):
+        path = tmp_path / "spec.yaml"
+        path.write_text(yaml.safe_dump(data))
+        return path
+
+    options = {str(flag)[2:]: value for flag, value in zip(FAST[::2], FAST[1::2], strict=True)}
+    path = spec(trace=str(crowd(3)), options=options | {"limit": 2})
+    for words in ([path], [path, "--limit", 1], ["--limit", 1, path], [path, "--num-prompts", 1]):
+        outcome = kvtwin("validate", *words)
+        assert outcome.code == 0, outcome
+        assert f"{2 if len(words) == 1 else 1} requests" in outcome.out.splitlines()[1]
+    kvtwin("validate", spec(options={})).complains("trace: expected a workload file, or demo")
+    kvtwin("validate", spec(trace="demo", axes={})).complains("axes: unknown key, expected one of trace, options")
+    kvtwin("validate", spec(trace="demo", options={"lmit": 4})).complains("--lmit", "nearest: --limit")
+    kvtwin("validate", spec(trace="demo", options={"out": "x"})).complains("out: not an option")
+    kvtwin("validate", spec(trace="demo", options=[4])).complains("options: expected a mapping")
+    kvtwin("validate", tmp_path / "none.yaml").complains("none.yaml")
+
+
+# ---------------------------------------------------------------- checks that fail
+
+
+def replace_executor(monkeypatch, executor_class):
+    monkeypatch.setattr("gpu.device_model.DeviceExecutor", executor_class)
+
+
+def test_tampered_evidence_fails_check_1(monkeypatch, facts_of, crowd):
+    class SaysOtherSlot(DeviceExecutor):
+        def collect(self, ticket):
+            result = super().collect(ticket)
+            if self.executed and self.executed[-1].index == 20 and self.executed[-1].slots:
+                self.executed[-1].slots[0][0] += 1
+            return result
+
+    replace_executor(monkeypatch, SaysOtherSlot)
+    facts, code = facts_of(crowd(), *FAST)
+    assert code == 1
+    check = facts["checks"]["check_1"]
+    assert not check["passed"]
+    assert "step 20" in check["differences"][0]
+    assert facts["checks"]["check_2"]["passed"]
+    assert facts["verdict"] == "FAILED: check 1"
+
+
+def test_lost_contents_fail_check_2(monkeypatch, facts_of, crowd):
+    class LosesContents(DeviceExecutor):
+        has_lost = False
+
+        def submit(self, step):
+            if step.index == 25 and not self.has_lost:
+                self.has_lost = True
+                for index in range(4):
+                    for request in step.requests:
+                        self._cache.layer(index).values[request.block_tables[0]] *= -1
+            return super().submit(step)
+
+    replace_executor(monkeypatch, LosesContents)
+    facts, code = facts_of(crowd(), *FAST)
+    assert code == 1
+    assert facts["checks"]["check_1"]["passed"]
+    check = facts["checks"]["check_2"]
+    assert not check["passed"]
+    assert check["wrong_tokens"] > 0
+    assert check["first_wrong"].startswith("request r")
+    assert facts["verdict"] == "FAILED: check 2"
+
+
+def test_wrong_tables_fail_both(monkeypatch, facts_of, crowd):
+    class LosesBlocks(DeviceExecutor):
+        def submit(self, step):
+            if 10 <= step.index < 40:
+                for _, (blocks,) in step.new_blocks:
+                    blocks[:] = [1] * len(blocks)
+            return super().submit(step)
+
+    replace_executor(monkeypatch, LosesBlocks)
+    facts, code = facts_of(crowd(), *FAST)
+    assert (code, facts["verdict"]) == (1, "FAILED: check 1 and check 2")
+
+
+def test_nothing_served_proves_nothing(facts_of, native):
+    facts, code = facts_of(native({"prompt_tokens": 500}), *FAST)
+    assert code == 1
+    assert facts["checks"]["check_1"]["words"] == "no step was run"
+    assert facts["checks"]["check_2"]["words"] == "nothing was said"
+
+
+# ---------------------------------------------------------------- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--gpu", "h200"), ["--gpu: the device is --device"]),
+        (("--tensor-parallel-size", 2), ["--tensor-parallel-size: one device"]),
+        (("--kv-cache-dtype", "fp8"), ["--kv-cache-dtype"]),
+        (("--no-ignore-eos",), ["--ignore-eos"]),
+        (("--speculative-config", "{}"), ["--speculative-config: drafts"]),
+        (("--model", "gemma-3-4b-it"), ["model_type"]),
+        (("--model", "nothing.json"), ["nothing.json"]),
+        (("--weights", "nowhere"), ["nowhere"]),
+        (("--weights", "nowhere.gguf"), ["nowhere.gguf"]),
+        (("--length-scale", 0), ["--length-scale"]),
+        (("--length-scale", 2), ["--length-scale"]),
+        (("--temperature", -1), ["--temperature"]),
+        (("--device", "tpu"), ["--device"]),
+        (("--step-time", "nothing.yaml"), ["--step-time"]),
+        (("--max-model-len", 4096), ["(4096)"]),
+        (("--dtype", "bfloat16"), ["--dtype", "float32"]),
+        (("--warmup-requests", 12), ["--warmup-requests"]),
+        (("--num-gpu-blocks-override", 30_000_000), ["memory"]),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_what_cannot_be_is_one_line(kvtwin, crowd, options, words):
+    kvtwin("validate", crowd(), *FAST, *options).complains(*words)
+
+
+def test_no_gpu(kvtwin, crowd):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    kvtwin("validate", crowd(), *FAST, "--device", "cuda").complains("finds no GPU")
+
+
+def test_no_torch(kvtwin, crowd, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gpu.device_model", None)
+    kvtwin("validate", crowd(), *FAST).complains("pip install 'kvtwin[gpu]'")
+
+
+def test_requests_that_no_model_can_read(kvtwin, native):
+    kvtwin("validate", native(tokens(5, 4096)), *FAST).complains(
+        "trace.jsonl:2", "expected ids below 4,096", "got 4096"
+    )
+    image = {"hash": "h", "offset_tokens": 0, "length_tokens": 4}
+    kvtwin("validate", native({"images": [image]}), *FAST).complains("trace.jsonl:2", "images: expected text only")
+
+
+def test_memory_that_runs_out_leaves_the_record_of_what_ran(kvtwin, crowd, tmp_path, monkeypatch):
+    forward, calls = Decoder.forward, []
+
+    def failing(*arguments):
+        calls.append(None)
+        if len(calls) == 30:
+            raise MemoryError("no more")
+        return forward(*arguments)
+
+    monkeypatch.setattr(Decoder, "forward", failing)
+    out = tmp_path / "out"
+    kvtwin("validate", crowd(), *FAST, "--out", out).complains("no more", f"{out / 'measured'} has the record")
+    assert [path.name for path in out.iterdir()] == ["measured"]
+    run = Run(out / "measured")
+    decided, executed = read_executed_steps(run)
+    assert 28 <= len(executed) <= len(decided) == len(run.steps["tokens"])
+    assert 0 < run.summary["completed"] + run.summary["unfinished"] <= 12
+    assert kvtwin("plot", out / "measured").code == 0
+    calls.clear()
+    kvtwin("validate", crowd(), *FAST).complains("no more", "--out DIR keeps the record")
