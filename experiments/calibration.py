@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -91,7 +90,7 @@ def where_and_when(model: DeviceModel, config: EngineConfig) -> dict[str, float 
 
     is_cpu = model.device.type == "cpu"
     return {
-        "device": f"cpu, one thread ({platform.machine()})" if is_cpu else torch.cuda.get_device_name(model.device),
+        "device": model.device_name,
         "clock": "CPU time of the thread" if is_cpu else "CUDA events",
         "model": model.decoder.config.name,
         "dtype": str(model.dtype).removeprefix("torch."),

@@ -37,9 +37,10 @@ def num_blocks_of(step: PlannedStep, block_size: int) -> int:
 def step_grid(config: EngineConfig, num_levels: int) -> list[PlannedStep]:
     """Steps that ``config`` allows, each once: the more levels, the finer.
 
-    They only decode, in batches of many sizes up to all seats, in contexts of one length and of many; or compute chunks
-    of one prompt behind what it has computed, of several prompts, and of one beside sequences that decode. Those behind
-    others deliver no token, as if their prompts went on.
+    They only decode: in batches of ``BATCH_SIZES`` and of all seats, with contexts of one length; and in those
+    between, which a device may fill up, with contexts of many. Or they compute chunks of one prompt behind what it has
+    computed, of several prompts, and of one beside sequences that decode. Chunks behind others deliver no token, as if
+    their prompts went on.
     """
     grid = _Grid(config, num_levels)
     steps = (*grid.decodes(), *grid.chunks(), *grid.prompts(), *grid.mixed())
@@ -66,10 +67,11 @@ class _Grid:
 
     def decodes(self) -> Iterator[PlannedStep]:
         for size in sorted({*(size for size in BATCH_SIZES if size < self._seats), self._seats}):
-            longest = self._longest(size)
-            for context_tokens in _levels(2, longest, self._num_levels):
+            for context_tokens in _levels(2, self._longest(size), self._num_levels):
                 yield (_decoding(context_tokens),) * size
-            yield tuple(_decoding(max(2, longest * (index + 1) // size)) for index in range(size))
+            fewer = size - size // 4
+            longest = self._longest(fewer)
+            yield tuple(_decoding(max(2, longest * (index + 1) // fewer)) for index in range(fewer))
 
     def chunks(self) -> Iterator[PlannedStep]:
         for tokens in self._chunks:
