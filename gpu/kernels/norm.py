@@ -11,7 +11,7 @@ _MIN_ELEMENTS = 2048
 """Of a program: short rows, such as heads, are taken together."""
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "heads"])
 def _norm_kernel(
     values,
     update,

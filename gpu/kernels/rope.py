@@ -10,7 +10,7 @@ from torch import Tensor
 _PAIRS_PER_PROGRAM = 1024
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "num_heads"])
 def _rotate_kernel(
     heads,
     cosine,
