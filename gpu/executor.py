@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from engine.config import EngineConfig
 from engine.executed_step import ExecutedStep
 from engine.executor import Executor, Step, StepResult
 from gpu.attention import Attention
+from gpu.cuda_graphs import DecodeGraphs, Graph
 from gpu.decoder import Decoder
 from gpu.errors import DeviceError, OutOfDeviceMemory
 from gpu.evidence import Evidence
@@ -67,8 +68,11 @@ class DeviceExecutor(Executor[SubmittedStep]):
         temperature: float = 0.0,
         seed: int = 0,
         records: bool = False,
+        make_graph: Callable[[], Graph] | None = None,
     ) -> None:
-        """Sampling is greedy at ``temperature`` 0, else seeded. DeviceError: ``config`` asks for what is not done."""
+        """Sampling is greedy at ``temperature`` 0, else seeded. With ``make_graph``, decode steps run as graphs, which
+        are captured here. DeviceError: ``config`` asks for what is not done.
+        """
         check_executable(config)
         self.executed: list[ExecutedStep] = []
         self._decoder = decoder
@@ -79,6 +83,16 @@ class DeviceExecutor(Executor[SubmittedStep]):
         self._records = records
         self._rows = RequestRows(config.max_running_requests, config.max_model_len, cache.block_size, cache.device)
         self._poison: Poison | None = None
+        self._graphs: DecodeGraphs[StepOutputs] | None = None
+        if make_graph:
+            self._graphs = DecodeGraphs(
+                self._compute,
+                max_sequences=config.max_running_requests,
+                max_context_tokens=config.max_model_len,
+                dummy_row=self._rows.dummy_row,
+                device=cache.device,
+                make_graph=make_graph,
+            )
 
     def poison(self, pool: BlockPool) -> None:
         """From now on, fill with NaN what nobody may read, by the books of the engine's ``pool``."""
@@ -113,7 +127,7 @@ class DeviceExecutor(Executor[SubmittedStep]):
         inputs = step_inputs(step, self._rows) if step.requests else None
         timer.start_device()
         self._move_blocks(step)
-        outputs = self._compute(inputs) if inputs else None
+        outputs = self._run(inputs) if inputs else None
         timer.end_device()
         sampled = to_host(outputs.sampled) if outputs else None
         evidence = Evidence.of(outputs.tokens.batch, outputs.logits) if outputs and self._records else None
@@ -129,6 +143,13 @@ class DeviceExecutor(Executor[SubmittedStep]):
         self._cache.copy(step.copies, self._attention)
         if self._poison:
             self._poison.fill_free()
+
+    def _run(self, inputs: StepInputs) -> StepOutputs:
+        outputs = self._graphs.run(inputs) if self._graphs else None
+        if outputs is None:
+            return self._compute(inputs)
+        num_sequences = len(inputs.order)
+        return outputs._replace(sampled=outputs.sampled[:num_sequences], logits=outputs.logits[:num_sequences])
 
     def _compute(self, inputs: StepInputs) -> StepOutputs:
         """The model's part: a function of tensors on the device, which it changes."""
