@@ -51,7 +51,7 @@ class DeviceModel:
         dtype = getattr(torch, config.dtype) if device.type == "cuda" else torch.float32
         if device.type == "cpu":
             _check_room(config)
-        attention, layer_ops = _backend(device)
+        attention, layer_ops = _backend(device, config, dtype)
         weights = build_weights(config, source or RandomWeights(seed, device), device, dtype)
         return cls(Decoder(config, weights, attention, layer_ops), attention, device, dtype)
 
@@ -107,11 +107,15 @@ def _free_host_bytes() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _backend(device: torch.device) -> tuple[Attention, LayerOps]:
+def _backend(device: torch.device, config: DecoderConfig, dtype: torch.dtype) -> tuple[Attention, LayerOps]:
+    """Raises DeviceError where the kernels do not support the model: before its weights are loaded."""
     if device.type == "cpu":
         return TorchAttention(), TorchLayerOps()
     # Only here: a CPU does without Triton.
+    from gpu.kernels.launch_table import launch_constants
     from gpu.triton_attention import TritonAttention, arch_of
     from gpu.triton_layer_ops import TritonLayerOps
 
-    return TritonAttention(arch_of(device)), TritonLayerOps()
+    arch = arch_of(device)
+    launch_constants(arch, dtype, config.head_dim, config.num_query_heads, config.num_kv_heads, block_size=16)
+    return TritonAttention(arch), TritonLayerOps()

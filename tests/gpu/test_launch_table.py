@@ -1,8 +1,12 @@
 """Launch constants, and what is refused in one line; no kernel is compiled here."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from gpu.decoder_config import TINY
+from gpu.device_model import DeviceModel
 from gpu.errors import DeviceError
 from gpu.kernels.launch_table import BLOCK_SIZES, GROUPS, launch_constants
 
@@ -48,3 +52,11 @@ def test_anything_else_is_refused_in_one_line(change, message):
         launch_constants(**(SHAPE | change))
     assert str(error.value).endswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_a_model_without_kernels_is_refused_before_its_weights_are_loaded(monkeypatch):
+    pytest.importorskip("triton", reason="triton is not installed: it exists for Linux only")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    config = replace(TINY, head_dim=96)
+    with pytest.raises(DeviceError, match=r"not 96 in torch\.float32$"):
+        DeviceModel.load(config, torch.device("cuda"))
