@@ -13,6 +13,7 @@ from engine.core import EngineCore
 from engine.invariants import InvariantChecker
 from engine.request import Request
 from engine.scheduler import Scheduler
+from gpu.attention import Attention
 from gpu.decoder import Decoder
 from gpu.decoder_config import TINY
 from gpu.executor import DeviceExecutor
@@ -21,6 +22,7 @@ from gpu.random_weights import random_weights
 from gpu.torch_attention import TorchAttention
 
 CPU = torch.device("cpu")
+TORCH = TorchAttention()
 SMALL = replace(
     TINY,
     name="small",
@@ -37,7 +39,7 @@ SMALL = replace(
 def small_decoder(seed: int = 0) -> Decoder:
     """Two layers with an untied head."""
     torch.set_num_threads(1)
-    return Decoder(SMALL, random_weights(SMALL, seed, CPU, torch.float32), TorchAttention())
+    return Decoder(SMALL, random_weights(SMALL, seed, CPU, torch.float32), TORCH)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,12 @@ class DeviceRun:
     """One engine and one executor; ``outputs`` holds the output tokens by request id."""
 
     def __init__(
-        self, decoder: Decoder, config: EngineConfig, executor_class: type[DeviceExecutor] = DeviceExecutor, **options
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        executor_class: type[DeviceExecutor] = DeviceExecutor,
+        attention: Attention = TORCH,
+        **options,
     ) -> None:
         self.scheduler = Scheduler(config)
         self.core = EngineCore(self.scheduler)
@@ -70,7 +77,7 @@ class DeviceRun:
             device=CPU,
             num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
         )
-        self.executor = executor_class(decoder, TorchAttention(), cache, config, records=True, **options)
+        self.executor = executor_class(decoder, attention, cache, config, records=True, **options)
         self.outputs: dict[str, list[int]] = {}
         self._checker = InvariantChecker(self.scheduler)
 
