@@ -54,6 +54,14 @@ class DecoderConfig:
         """Values of all key heads of a token, and as many of its value heads."""
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def num_matrix_values(self) -> int:
+        """Values of all matrices; norms and biases are next to nothing."""
+        attention = self.hidden_size * 2 * (self.query_size + self.key_value_size)
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_embeddings else 2)
+        return self.num_layers * (attention + mlp) + embeddings
+
 
 TINY = DecoderConfig(
     name="tiny",

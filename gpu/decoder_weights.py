@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpu.decoder_config import DecoderConfig
 from gpu.errors import DeviceError, OutOfDeviceMemory
+from gpu.host_memory import check_host_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ def build_weights(
 
     DeviceError: a tensor is missing, different or left over. OutOfDeviceMemory: too little memory.
     """
+    if device.type == "cpu":
+        check_host_memory(config.num_matrix_values * dtype.itemsize, f"{config.name}: {source.label}")
     try:
         return _build(config, source, device, dtype)
     except torch.OutOfMemoryError as error:

@@ -16,7 +16,7 @@ from engine.executor import Executor, Step, StepResult
 from gpu.attention import Attention
 from gpu.cuda_graphs import DecodeGraphs, Graph
 from gpu.decoder import Decoder
-from gpu.errors import DeviceError, OutOfDeviceMemory
+from gpu.errors import DeviceError, OutOfDeviceMemory, first_line
 from gpu.evidence import Evidence
 from gpu.paged_cache import PagedCache
 from gpu.poison import Poison
@@ -104,7 +104,7 @@ class DeviceExecutor(Executor[SubmittedStep]):
             with torch.inference_mode():
                 return self._submit(step)
         except (torch.OutOfMemoryError, MemoryError) as error:
-            raise OutOfDeviceMemory(f"step {step.index}: {str(error).splitlines()[0]}") from None
+            raise OutOfDeviceMemory(f"step {step.index}: {first_line(error)}") from None
 
     def collect(self, ticket: SubmittedStep) -> StepResult:
         """Wait for a step; its duration and output tokens."""

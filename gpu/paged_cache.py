@@ -9,7 +9,8 @@ from torch import Tensor
 
 from engine.executor import BlockCopy, HostCopy
 from gpu.attention import Attention, LayerCache
-from gpu.errors import DeviceError
+from gpu.errors import DeviceError, first_line
+from gpu.host_memory import check_host_memory
 
 
 class PagedCache:
@@ -34,6 +35,13 @@ class PagedCache:
         """Raises DeviceError when the memory is not there."""
         self.block_size = block_size
         shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
+        num_bytes = dtype.itemsize * num_layers * 2 * block_size * num_kv_heads * head_dim
+        failure = (
+            f"no memory for {num_blocks:,} blocks on {device} and {num_host_blocks:,} on the host, "
+            f"of {num_bytes:,} bytes each"
+        )
+        on_host = num_host_blocks + (num_blocks if device.type == "cpu" else 0)
+        check_host_memory(on_host * num_bytes, failure)
         try:
             self._storage = torch.zeros(shape, dtype=dtype, device=device)
             self._host = torch.zeros(
@@ -42,11 +50,7 @@ class PagedCache:
                 pin_memory=device.type == "cuda" and num_host_blocks > 0,
             )
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            num_bytes = dtype.itemsize * num_layers * 2 * block_size * num_kv_heads * head_dim
-            raise DeviceError(
-                f"no memory for {num_blocks:,} blocks on {device} and {num_host_blocks:,} on the host, "
-                f"of {num_bytes:,} bytes each: {str(error).splitlines()[0]}"
-            ) from None
+            raise DeviceError(f"{failure}: {first_line(error)}") from None
         self._planes = self._storage.flatten(0, 1)
         """``[2 * num_layers, num_blocks, ...]``: what a block consists of."""
 

@@ -8,6 +8,7 @@ import torch
 from gpu.attention import AttentionBatch
 from gpu.decoder import Decoder
 from gpu.decoder_config import TINY
+from gpu.errors import OutOfDeviceMemory
 from gpu.paged_cache import PagedCache
 from gpu.random_weights import random_weights
 from gpu.rope import Rope
@@ -130,6 +131,22 @@ def test_random_weights_make_outputs_depend_on_the_context(name):
     before = decoder.dense_logits(tokens).argmax(-1)
     tokens[10] += 1 - 2 * (tokens[10] > 0).long()
     assert (decoder.dense_logits(tokens).argmax(-1) != before)[20:].float().mean() > 0.2
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_matrices_are_counted(name):
+    config = CONFIGS[name]
+    weights = random_weights(config, 0, CPU, torch.float32)
+    matrices = [weights.embedding] + [weights.head] * (not config.tied_embeddings)
+    for layer in weights.layers:
+        matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]
+    assert config.num_matrix_values == sum(matrix.numel() for matrix in matrices)
+
+
+def test_weights_that_the_host_has_no_room_for_are_one_line():
+    huge = replace(TINY, name="huge", hidden_size=2**20, intermediate_size=2**22, num_layers=1000)
+    with pytest.raises(OutOfDeviceMemory, match=r"^huge: random weights: [\d,]+ bytes are needed, and [\d,]+ are"):
+        random_weights(huge, 0, CPU, torch.float32)
 
 
 def test_random_weights_are_the_same_for_a_seed():
