@@ -37,6 +37,7 @@ from experiments.validate_runs import measure, predict, step_times
 from experiments.validate_settings import Setting, resolve
 from experiments.validate_text import text_lines
 from experiments.yaml_files import check_mapping, read_yaml
+from gpu.errors import DeviceError
 from sim.host_link import HostLink
 from sim.step_time import StepTimeModel
 from workloads.time_units import SECOND_NS
@@ -138,19 +139,18 @@ def validate(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         step_time = _step_time(setting, executor)
         link = _measured_link(setting, executor)
         measured = measure(setting, executor)
-        _write(folder / "measured", measured.files)
-        if measured.failure:
-            raise UserError(_kept(args, folder, measured.failure))
-        _write(
-            folder / "predicted", predict(setting, measured.transcripts.with_outputs(setting.records), step_time, link)
-        )
-        checks = {
-            "check_1": same_decisions(setting, measured),
-            "check_2": same_tokens(setting, executor, measured),
-        }
+    _write(folder / "measured", measured.files)
+    if measured.failure:
+        raise UserError(_kept(args, folder, measured.failure))
+    records = measured.transcripts.with_outputs(setting.records)
+    _write(folder / "predicted", predict(setting, records, step_time, link))
+    try:
+        checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executor, measured)}
+    except DeviceError as error:
+        raise UserError(_kept(args, folder, str(error))) from None
     runs = Run(folder / "measured"), Run(folder / "predicted")
     times = step_times(measured, step_time, link)
-    facts = {"heading": _heading(setting, step_time)} | validation_facts(*runs, times)
+    facts = {"heading": _heading(setting, step_time, runs[0])} | validation_facts(*runs, times)
     facts |= {"checks": checks, "verdict": _verdict(facts, checks)}
     if args.out:
         from experiments.pictures.figure import save_as
@@ -216,7 +216,7 @@ def _measured_link(setting: Setting, executor: DeviceExecutor) -> HostLink | Non
     return HostLink(block_bytes, num_blocks * block_bytes * SECOND_NS / max(1, int(np.median(durations_ns))))
 
 
-def _heading(setting: Setting, step_time: StepTimeModel) -> list[str]:
+def _heading(setting: Setting, step_time: StepTimeModel, measured: Run) -> list[str]:
     args, sizing, model = setting.args, setting.sizing, setting.model
     inputs = sizing.inputs
     shorter = f", lengths x {args.length_scale:g}" if args.length_scale != 1 else ""
@@ -228,6 +228,8 @@ def _heading(setting: Setting, step_time: StepTimeModel) -> list[str]:
         f"server  {inputs.shape.name}, {inputs.shape.dtype}, {weights}, on {model.device_name}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
         f"step time  {step_time.name}{quick}",
+        *(f"note    {note}" for note in inputs.notes),
+        *(f"note    not served: {count:,}, {why}" for why, count in measured.summary["rejected_by_reason"].items()),
         capacity_line(sizing.plan),
     ]
 

@@ -54,8 +54,8 @@ class Decoder:
         """[N, hidden] of :meth:`forward` to [N, vocab], in float32."""
         return F.linear(hidden, self.weights.head).float()
 
-    def dense_logits(self, token_ids: Tensor) -> Tensor:
-        """All logits [T, vocab] of one sequence [T], computed at once: the reference.
+    def dense_logits(self, token_ids: Tensor, first: int = 0) -> Tensor:
+        """Logits [T - first, vocab] behind the tokens from ``first`` on of a sequence [T], all at once: the reference.
 
         No cache, no blocks, no kernels but torch's own.
         """
@@ -64,7 +64,7 @@ class Decoder:
             return attend_to(query, keys, values)
 
         positions = torch.arange(len(token_ids), device=token_ids.device)
-        return self.logits(self._hidden(token_ids, positions, attend, _PLAIN))
+        return self.logits(self._hidden(token_ids, positions, attend, _PLAIN)[first:])
 
     def _hidden(self, token_ids: Tensor, positions: Tensor, attend: _Attend, ops: LayerOps) -> Tensor:
         weights, epsilon = self.weights, self.config.norm_epsilon

@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from gpu.alone import Transcript, say_alone
 from gpu.decoder import Decoder
+from gpu.errors import OutOfDeviceMemory, first_line
 from gpu.executor import DeviceExecutor
 
 TOLERANCE = 20
@@ -46,11 +47,13 @@ class _Reference:
         if key not in self._known:
             weights = self._decoder.weights
             tokens = torch.tensor([*said.prompt, *said.output[:-1]], device=weights.embedding.device)
-            with torch.inference_mode():
-                logits = self._decoder.dense_logits(tokens)[len(said.prompt) - 1 :]
-                output = torch.tensor(said.output, device=tokens.device)
-                logit = logits.gather(1, output[:, None])[:, 0]
-                largest = logits.amax(dim=1)
+            output = torch.tensor(said.output, device=tokens.device)
+            try:
+                with torch.inference_mode():
+                    logits = self._decoder.dense_logits(tokens, first=len(said.prompt) - 1)
+                    logit, largest = logits.gather(1, output[:, None])[:, 0], logits.amax(dim=1)
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                raise OutOfDeviceMemory(f"{len(tokens):,} tokens without a cache: {first_line(error)}") from None
             self.largest_logit = max(self.largest_logit, float(logits.abs().max()))
             self._known[key] = logit.double().cpu(), (largest - logit).double().cpu()
         return self._known[key]
@@ -134,6 +137,8 @@ def check_tokens(
     on_progress: Callable[[int], None] | None = None,
 ) -> TokenCheck:
     """Check what the requests that ``executor`` served said. ``on_progress`` is told how many of them are checked.
+
+    Raises OutOfDeviceMemory: a request does not fit beside the cache, which stays where it is.
 
     ``compares_tokens`` is for greedy sampling in float32. Logits must agree in any case, within `TOLERANCE` times the
     noise, which is measured with some of these very requests.

@@ -267,6 +267,7 @@ def test_wrong_tables_fail_both(monkeypatch, facts_of, crowd):
 def test_nothing_served_proves_nothing(facts_of, native):
     facts, code = facts_of(native({"prompt_tokens": 500}), *FAST)
     assert code == 1
+    assert "note    not served: 1, prompt >= max_model_len" in facts["heading"]
     assert facts["checks"]["check_1"]["words"] == "no step was run"
     assert facts["checks"]["check_2"]["words"] == "nothing was said"
 
@@ -341,3 +342,14 @@ def test_memory_that_runs_out_leaves_the_record_of_what_ran(kvtwin, crowd, tmp_p
     assert kvtwin("plot", out / "measured").code == 0
     calls.clear()
     kvtwin("validate", crowd(), *FAST).complains("no more", "--out DIR keeps the record")
+
+
+def test_memory_that_the_check_lacks_leaves_both_runs(kvtwin, crowd, tmp_path, monkeypatch):
+    def failing(*arguments, **settings):
+        raise MemoryError
+
+    monkeypatch.setattr(Decoder, "dense_logits", failing)
+    out = tmp_path / "out"
+    outcome = kvtwin("validate", crowd(3), *FAST, "--out", out)
+    outcome.complains("tokens without a cache", "MemoryError", f"{out / 'measured'} has the record")
+    assert sorted(path.name for path in out.iterdir()) == ["measured", "predicted"]

@@ -104,9 +104,9 @@ def test_equal_transcripts_are_computed_once(served, monkeypatch):
     lengths = []
     dense_logits = type(served.decoder).dense_logits
 
-    def counting(decoder, token_ids):
+    def counting(decoder, token_ids, first):
         lengths.append(len(token_ids))
-        return dense_logits(decoder, token_ids)
+        return dense_logits(decoder, token_ids, first)
 
     monkeypatch.setattr(type(served.decoder), "dense_logits", counting)
     once = served.check()
