@@ -46,8 +46,8 @@ class RandomWeights:
         generator = torch.Generator(self._device).manual_seed(int.from_bytes(digest) >> 1)
         values = torch.randn(shape, generator=generator, device=self._device)
         if part == "embed_tokens" or name.endswith(".bias"):
-            return values * _EMBEDDING_STD
-        return values * (_GAINS.get(part, 1.0) / sqrt(shape[1]))
+            return values.mul_(_EMBEDDING_STD)
+        return values.mul_(_GAINS.get(part, 1.0) / sqrt(shape[1]))
 
 
 def random_weights(config: DecoderConfig, seed: int, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
