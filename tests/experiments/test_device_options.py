@@ -1,6 +1,7 @@
 """The model and the device of the command line."""
 
 import argparse
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from experiments.catalogue import load_model_config  # noqa: E402
 from experiments.device_options import add_device_arguments, load_device_model  # noqa: E402
 from experiments.errors import UserError  # noqa: E402
 from gpu.decoder_config import TINY, read_decoder_config  # noqa: E402
+from gpu.decoder_weights import build_weights  # noqa: E402
+from gpu.random_weights import RandomWeights  # noqa: E402
 
 
 def options(*words, model="tiny", seed=0):
@@ -29,6 +32,25 @@ def test_the_seed_decides_random_weights():
     heads = [load_device_model(options(seed=seed)).decoder.weights.head for seed in (0, 0, 1)]
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
+
+
+def test_weights_come_from_files_of_the_same_model(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'kvtwin[gpu]'")
+    from safetensors.torch import save_file
+
+    tensors = {}
+
+    class Written(RandomWeights):
+        def read(self, name, shape):
+            return tensors.setdefault(name, super().read(name, shape))
+
+    build_weights(TINY, Written(5, torch.device("cpu")), torch.device("cpu"), torch.float32)
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(load_model_config("tiny")[0]))
+    loaded = load_device_model(options("--weights", str(tmp_path)))
+    assert torch.equal(loaded.decoder.weights.head, tensors["lm_head.weight"])
+    with pytest.raises(UserError, match=r"num_layers is 4, and 30 in HuggingFaceTB/SmolLM2-135M"):
+        load_device_model(options("--weights", str(tmp_path), model="smollm2-135m"))
 
 
 def test_a_device_that_is_not_there():
