@@ -6,18 +6,21 @@ import argparse
 import shlex
 from typing import Any
 
-from experiments import replay
+from experiments import replay, validate
 from experiments.parser import CommandParser
 
+_COMMANDS = {"replay": replay, "validate": validate}
 
-def replay_command(options: dict[str, Any]) -> str:
-    """The shortest ``kvtwin replay`` that has these ``options``, ready for a shell."""
+
+def replay_command(options: dict[str, Any], command: str = "replay") -> str:
+    """The shortest ``kvtwin replay``, or validate, that has these ``options``, ready for a shell."""
     parser = CommandParser()
-    replay.add_arguments(parser)
-    words = ["kvtwin", "replay", str(options["trace"])]
-    for action in parser._actions:  # argparse has no public list of them
-        value = options.get(action.dest, action.default)
-        if action.option_strings and str(value) != str(action.default):
+    _COMMANDS[command].add_arguments(parser)
+    words = ["kvtwin", command, str(options["trace"])]
+    actions = {action.dest: action for action in parser._actions if action.option_strings}  # no public list of them
+    for name, action in actions.items():
+        value = options.get(name, action.default)
+        if str(value) != str(action.default):
             words += _words(action, value)
     return shlex.join(words)
 

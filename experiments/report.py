@@ -80,7 +80,7 @@ def _of_run(run: Run) -> Page:
     settings = output_settings(argparse.Namespace(**configuration["options"]))
     page.preformatted("\n".join([*bench_lines(summary, settings), *cache_lines(summary)]))
     page.heading("How to reproduce")
-    page.preformatted(f"{replay_command(configuration['options'])} --out RUN")
+    page.preformatted(f"{replay_command(configuration['options'], configuration['command'])} --out RUN")
     page.paragraph(f"kvtwin {configuration['kvtwin_version']}, which models vLLM {configuration['vllm_version']}.")
     page.preformatted(yaml.safe_dump(configuration, sort_keys=False), "configuration")
     return page
