@@ -16,6 +16,7 @@ from tqdm import tqdm
 from engine.config import EngineConfig
 from experiments.calibration import FULL, Progress, extent, measured_steps, steps_of_run, where_and_when
 from experiments.calibration_fit import Calibration, HoldOutError, MeasuredStep, calibrate
+from experiments.catalogue import load_model
 from experiments.device_options import add_device_arguments, device_errors, load_device_model
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
@@ -34,8 +35,8 @@ examples:
 """
 
 _CPU_BLOCKS = 2049
-_FREE_SHARE = 0.8
-"""Of a GPU's memory that the weights leave free, what the cache may have; steps need some too."""
+_UTILIZATION = 0.92
+"""Share of a GPU's memory that is used: vLLM's default."""
 
 
 class _Limits(NamedTuple):
@@ -113,22 +114,29 @@ def _config(args: argparse.Namespace, model: DeviceModel) -> EngineConfig:
     )
     if limits.max_model_len > longest:
         raise UserError(f"--max-model-len {limits.max_model_len} is more than the model's {longest} tokens")
-    num_blocks = args.num_gpu_blocks_override or _num_blocks(model, limits, args.block_size)
+    num_blocks = args.num_gpu_blocks_override or _num_blocks(args, model, limits)
     try:
         return EngineConfig(num_blocks=num_blocks, block_size=args.block_size, **limits._asdict())
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def _num_blocks(model: DeviceModel, limits: _Limits, block_size: int) -> int:
+def _num_blocks(args: argparse.Namespace, model: DeviceModel, limits: _Limits) -> int:
     """As many as are ever used, or fit."""
     if model.device.type == "cpu":
         return _CPU_BLOCKS
-    import torch
+    from gpu.memory_profile import measured_budget
 
-    free_bytes, _ = torch.cuda.mem_get_info(model.device)
-    used = 1 + limits.max_num_seqs * -(-limits.max_model_len // block_size)
-    return min(used, int(_FREE_SHARE * free_bytes) // model.block_bytes(block_size))
+    used = 1 + limits.max_num_seqs * -(-limits.max_model_len // args.block_size)
+    budget = measured_budget(
+        model.decoder,
+        load_model(args.model),
+        utilization=_UTILIZATION,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        block_size=args.block_size,
+    )
+    return min(used, budget.available_bytes // model.block_bytes(args.block_size))
 
 
 @contextmanager

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from engine.config import EngineConfig
-
-BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Sequences that decode together in the steps that are measured."""
+from gpu.cuda_graphs import BATCH_SIZES
 
 
 class PlannedSequence(NamedTuple):
