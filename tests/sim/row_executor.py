@@ -72,7 +72,8 @@ class RowExecutor(Executor[ExecutedStep]):
         length = self._lengths[seat]
         if self._fault == "new blocks go to the front":
             length = 0
-        self._rows[seat, length : length + len(blocks)] = blocks[: self._width - length]
+        fitting = blocks[: max(0, self._width - length)]  # more come only behind what a fault has left there
+        self._rows[seat, length : length + len(fitting)] = fitting
         self._lengths[seat] += len(blocks)
 
     def _execute(self, step: Step) -> ExecutedStep:

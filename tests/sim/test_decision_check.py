@@ -21,6 +21,14 @@ def test_the_fed_simulation_arrives_at_the_same_decisions(config, workload, serv
     assert check.passed == (check.num_steps > 0)
 
 
+@settings(max_examples=150, deadline=None)
+@given(configurations(), workloads(), settings_of_servers, st.sampled_from(FAULTS))
+def test_a_fault_is_seen_exactly_when_it_made_a_difference(config, workload, server, fault):
+    faulty, right = Measured(config, workload, **server, fault=fault), Measured(config, workload, **server)
+    check = faulty.check()
+    assert bool(check.differences) == ((faulty.decided, faulty.executed) != (right.decided, right.executed))
+
+
 @settings(max_examples=100, deadline=None)
 @given(configurations(), workloads(), settings_of_servers, st.integers(0, 12))
 def test_a_run_that_broke_is_compared_as_far_as_it_came(config, workload, server, stop_after):
