@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ class Evidence:
         for sequence, index in enumerate(inputs.order):
             num_tokens = step.num_tokens[index]
             context_tokens = step.num_computed_tokens[index] + num_tokens
-            tables[index] = all_tables[sequence][: -(-context_tokens // block_size)]
+            tables[index] = array("i", all_tables[sequence][: -(-context_tokens // block_size)])  # a tenth of a list
             slots[index] = all_slots[first : first + num_tokens]
             first += num_tokens
             if step.samples[index]:
