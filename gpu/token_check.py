@@ -21,7 +21,12 @@ from gpu.errors import OutOfDeviceMemory, first_line
 from gpu.executor import DeviceExecutor
 
 TOLERANCE = 20
-"""How many times the measured noise two logits may differ, and a token's be below the largest and it still be a tie."""
+TOLERANCE_16_BITS = 5
+"""How many times the measured noise two logits may differ, and a token's be below the largest and it still be a tie.
+
+The noise of a few requests is known, and a crowd's is a little larger. In 16 bits noise is so large itself that 20 times
+as much would hide that blocks were swapped.
+"""
 
 MOST_TIES = 0.001
 """Share of the tokens that may be ties; a single one always may."""
@@ -138,10 +143,10 @@ def check_tokens(
 ) -> TokenCheck:
     """Check what the requests that ``executor`` served said. ``on_progress`` is told how many of them are checked.
 
-    Raises OutOfDeviceMemory: a request does not fit beside the cache, which stays where it is.
-
-    ``compares_tokens`` is for greedy sampling in float32. Logits must agree in any case, within `TOLERANCE` times the
+    ``compares_tokens`` is for greedy sampling in float32. Logits must agree in any case, within a multiple of the
     noise, which is measured with some of these very requests.
+
+    Raises OutOfDeviceMemory: a request does not fit beside the cache, which stays where it is.
     """
     said = sorted((one for one in transcripts if one.output), key=lambda one: len(one.prompt) + len(one.output))
     reference = _Reference(decoder)
@@ -151,8 +156,10 @@ def check_tokens(
     middle = said[len(said) // 2]
     heard = [alone(one.prompt, min(len(one.output), _NOISE_TOKENS)) for one in (said[0], middle, said[-1])]
     noise = max(reference.largest_difference(one) for one in heard)
-    precision = torch.finfo(decoder.weights.embedding.dtype).eps * reference.largest_logit
-    tolerance = TOLERANCE * min(max(noise, precision), MOST_NOISE * precision)
+    dtype = decoder.weights.embedding.dtype
+    precision = torch.finfo(dtype).eps * reference.largest_logit
+    times = TOLERANCE if dtype == torch.float32 else TOLERANCE_16_BITS
+    tolerance = times * min(max(noise, precision), MOST_NOISE * precision)
     control = Findings(tolerance, compares_tokens)
     control.add(alone(middle.prompt, _num_control_tokens(middle, config), swaps_blocks=True), reference)
     found = Findings(tolerance, compares_tokens)

@@ -36,10 +36,10 @@ SMALL = replace(
 )
 
 
-def small_decoder(seed: int = 0) -> Decoder:
+def small_decoder(seed: int = 0, dtype: torch.dtype = torch.float32) -> Decoder:
     """Two layers with an untied head."""
     torch.set_num_threads(1)
-    return Decoder(SMALL, random_weights(SMALL, seed, CPU, torch.float32), TORCH)
+    return Decoder(SMALL, random_weights(SMALL, seed, CPU, dtype), TORCH)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class DeviceRun:
             config.block_size,
             model.num_kv_heads,
             model.head_dim,
-            dtype=torch.float32,
+            dtype=decoder.weights.embedding.dtype,
             device=CPU,
             num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
         )

@@ -77,6 +77,18 @@ def test_sampled_requests_are_checked_by_their_logits(decoder):
     assert served.check(compares_tokens=True).found.num_wrong_tokens > 10
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_in_16_bits_logits_are_compared(dtype):
+    """A crowd's noise is within the tolerance, and a wrong block is far beyond."""
+    decoder = small_decoder(dtype=dtype)
+    for seed in range(4):
+        check = Served(decoder, seed).check(compares_tokens=False)
+        assert check.passed, check
+        assert check.found.largest_difference < check.found.tolerance / 2
+    found = [Served(decoder, seed, 0, ForgetsBlocks).check(compares_tokens=False).passed for seed in range(4)]
+    assert found.count(False) >= 2
+
+
 def test_a_wrong_token_is_found(served):
     changed = list(served.transcripts)
     said = changed[3]
