@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.config import EngineConfig
 from experiments.calibration_fit import Calibration, HoldOutError, MeasuredStep, calibrate
 from experiments.executed_steps import read_executed_steps
 from experiments.run_reader import Run
+from experiments.version import kvtwin_version
 from sim.step_shape import step_shape
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def where_and_when(model: DeviceModel, config: EngineConfig) -> dict[str, float 
     import torch
 
     is_cpu = model.device.type == "cpu"
+    if not is_cpu:
+        import triton
     return {
         "device": model.device_name,
         "clock": "CPU time of the thread" if is_cpu else "CUDA events",
@@ -96,9 +98,9 @@ def where_and_when(model: DeviceModel, config: EngineConfig) -> dict[str, float 
         "dtype": str(model.dtype).removeprefix("torch."),
         "block_size": config.block_size,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "kvtwin": version("kvtwin"),
+        "kvtwin": kvtwin_version(),
         "torch": str(torch.__version__),
-        **({} if is_cpu else {"triton": version("triton")}),
+        **({} if is_cpu else {"triton": triton.__version__}),
     }
 
 

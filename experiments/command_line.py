@@ -131,9 +131,9 @@ def _split_command(words: list[str]) -> tuple[str | None, list[str]]:
         print(_help_text())
         return None, []
     if words[0] == "--version":
-        from importlib.metadata import version
+        from experiments.version import kvtwin_version
 
-        print(f"kvtwin {version('kvtwin')} (models vLLM {VLLM_VERSION})")
+        print(f"kvtwin {kvtwin_version()} (models vLLM {VLLM_VERSION})")
         return None, []
     for length in (2, 1):
         name = " ".join(words[:length])

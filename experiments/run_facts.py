@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tqdm import tqdm
 from engine.config import VLLM_VERSION, EngineConfig
 from experiments.load_options import Load
 from experiments.sizing_options import SizingResult
+from experiments.version import kvtwin_version
 from sim.recording import Recorder
 from workloads.time_units import SECOND_NS
 
@@ -59,7 +59,7 @@ def run_configuration(
     """Everything resolved that decided a run. ``gpu`` names the device."""
     options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     return {
-        "kvtwin_version": version("kvtwin"),
+        "kvtwin_version": kvtwin_version(),
         "vllm_version": VLLM_VERSION,
         "command": command,
         "options": {name: value for name, value in options.items() if name not in ("out", "json")},
