@@ -49,6 +49,11 @@ class CudaGraph:
         self._graph.replay()
 
 
+def graph_maker() -> Callable[[], CudaGraph]:
+    """Makes graphs of one pool."""
+    return partial(CudaGraph, torch.cuda.graph_pool_handle())
+
+
 class DecodeGraphs(Generic[Outputs]):
     """Graphs of ``compute`` for steps in which every sequence has one token and delivers another.
 

@@ -9,6 +9,7 @@ import torch
 
 from engine.config import EngineConfig
 from gpu.attention import Attention
+from gpu.cuda_graphs import graph_maker
 from gpu.decoder import Decoder
 from gpu.decoder_config import DecoderConfig
 from gpu.decoder_weights import WeightSource, build_weights
@@ -81,7 +82,14 @@ class DeviceModel:
             num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
         )
         return DeviceExecutor(
-            self.decoder, self.attention, cache, config, temperature=temperature, seed=seed, records=records
+            self.decoder,
+            self.attention,
+            cache,
+            config,
+            temperature=temperature,
+            seed=seed,
+            records=records,
+            make_graph=graph_maker() if self.device.type == "cuda" else None,
         )
 
 
