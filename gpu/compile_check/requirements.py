@@ -16,7 +16,8 @@ def requirements(binary: Binary, dtype: torch.dtype, constants: LaunchConstants)
     particular is expected.
     """
     if binary.name not in ("_decode_kernel", "_prefill_kernel"):
-        return Requirements(narrow_loads=binary.name == "_norm_kernel")  # a head's weight: less than a value per thread
+        is_head = binary.name == "_norm_kernel" and binary.constants["N"] < binary.num_threads * 4
+        return Requirements(narrow_loads=is_head)  # its weight: a value per thread or two
     tile_bytes = binary.constants["TILE"] * binary.constants["HEAD_DIM"] * dtype.itemsize
     copies = 2 * tile_bytes // (16 * binary.num_threads)
     if binary.name == "_decode_kernel":

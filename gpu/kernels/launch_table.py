@@ -46,7 +46,7 @@ _CONSTANTS = {
     (80, 128, 16): LaunchConstants(64, 3, 2, 128, 64, 8, 3, 108),
     (80, 256, 16): LaunchConstants(32, 3, 2, 64, 32, 8, 2, 108),
     (80, 32, 32): LaunchConstants(32, 3, 6, 64, 32, 4, 3, 108),
-    (80, 64, 32): LaunchConstants(32, 3, 3, 64, 32, 4, 3, 108),
+    (80, 64, 32): LaunchConstants(32, 3, 3, 32, 32, 4, 3, 108),
     (80, 128, 32): LaunchConstants(32, 3, 1, 16, 32, 4, 2, 108),
     (90, 32, 16): LaunchConstants(64, 3, 8, 128, 64, 8, 3, 132),
     (90, 64, 16): LaunchConstants(64, 3, 6, 128, 64, 8, 3, 132),

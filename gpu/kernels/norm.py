@@ -62,21 +62,20 @@ def add_and_norm(hidden: Tensor, update: Tensor, weight: Tensor, epsilon: float)
 def _launch(
     values: Tensor, update: Tensor | None, weight: Tensor, total: Tensor | None, output: Tensor, epsilon: float
 ) -> None:
-    size = values.shape[-1]
-    heads = values.shape[1] if values.dim() == 3 else 1
-    num_rows = values.numel() // size
+    if values.dim() == 2:
+        values = values[:, None]
+    num_tokens, heads, size = values.shape
     columns = triton.next_power_of_2(size)
     rows = max(1, _MIN_ELEMENTS // columns)
-    _norm_kernel[(triton.cdiv(num_rows, rows),)](
+    _norm_kernel[(triton.cdiv(num_tokens * heads, rows),)](
         values,
         update,
         weight,
         total,
         output,
-        num_rows,
+        num_tokens * heads,
         heads,
-        values.stride(0),
-        values.stride(1),
+        *values.stride()[:2],
         0 if update is None else update.stride(0),
         epsilon,
         N=size,
