@@ -20,6 +20,8 @@ MIN_SPLIT_TOKENS = tl.constexpr(256)
 """A split is worth its cost (a program, and a float32 output per query head to join) from about here."""
 MAX_SPLITS = 64
 """Of a sequence: of its outputs, joined by one program per query head."""
+SPLITS_AT_ONCE = 32
+"""Outputs that the joining program holds in registers."""
 
 
 @triton.jit
@@ -177,7 +179,7 @@ def decode(
         *output.stride()[:2],
         num_splits,
         TILE=constants.decode_tile_tokens,
-        SPLITS=32,
+        SPLITS=SPLITS_AT_ONCE,
         HEAD_DIM=head_dim,
     )
 
