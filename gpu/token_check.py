@@ -24,8 +24,8 @@ TOLERANCE = 20
 TOLERANCE_16_BITS = 5
 """How many times the measured noise two logits may differ, and a token's be below the largest and it still be a tie.
 
-The noise of a few requests is known, and a crowd's is a little larger. In 16 bits noise is so large itself that 20 times
-as much would hide that blocks were swapped.
+The noise of a few requests is known, and a crowd's is a little larger. In 16 bits noise is so large that 20 times as
+much would hide that blocks were swapped.
 """
 
 MOST_TIES = 0.001
