@@ -10,13 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from engine.config import VLLM_VERSION
-from engine.executor import HostCopy, Step
-from experiments.calibration import quick_calibration, where_and_when
 from experiments.device_options import add_device_arguments, device_errors
 from experiments.engine_options import add_engine_arguments
 from experiments.errors import UserError
@@ -28,26 +24,18 @@ from experiments.run_folder import check_free, partial_path, write_run_folder
 from experiments.run_reader import Run
 from experiments.size import capacity_line
 from experiments.sizing_options import add_sizing_arguments
-from experiments.step_time_options import step_time_model
 from experiments.sweep_spec import command_words, read_options
 from experiments.trace_options import add_format_arguments
 from experiments.validate_checks import same_decisions, same_tokens
 from experiments.validate_facts import validation_facts
+from experiments.validate_predictor import Predictor, make_predictor
 from experiments.validate_runs import measure, predict, step_times
 from experiments.validate_settings import Setting, resolve
 from experiments.validate_text import text_lines
 from experiments.yaml_files import check_mapping, read_yaml
 from gpu.errors import DeviceError
-from sim.host_link import HostLink
-from sim.step_time import StepTimeModel
-from workloads.time_units import SECOND_NS
-
-if TYPE_CHECKING:
-    from gpu.executor import DeviceExecutor
 
 _SPEC_KEYS = ("trace", "options")
-_MOST_COPIED_BLOCKS = 256
-"""Blocks that are copied at once to measure how long copies take."""
 
 EPILOGUE = """\
 WORKLOAD is a workload file, demo (the bundled workload), or a YAML file of `trace:` and `options:`, any of the options
@@ -136,21 +124,20 @@ def validate(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         print(f"kvtwin: warning: {warning}", file=sys.stderr)
     with device_errors():
         executor = setting.model.executor(setting.config, temperature=args.temperature, seed=args.seed, records=True)
-        step_time = _step_time(setting, executor)
-        link = _measured_link(setting, executor)
+        predictor = make_predictor(setting, executor)
         measured = measure(setting, executor)
     _write(folder / "measured", measured.files)
     if measured.failure:
         raise UserError(_kept(args, folder, measured.failure))
     records = measured.transcripts.with_outputs(setting.records)
-    _write(folder / "predicted", predict(setting, records, step_time, link))
+    _write(folder / "predicted", predict(setting, records, predictor))
     try:
         checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executor, measured)}
     except DeviceError as error:
         raise UserError(_kept(args, folder, str(error))) from None
     runs = Run(folder / "measured"), Run(folder / "predicted")
-    times = step_times(measured, step_time, link)
-    facts = {"heading": _heading(setting, step_time, runs[0])} | validation_facts(*runs, times)
+    times = step_times(measured, predictor)
+    facts = {"heading": _heading(setting, predictor, runs[0])} | validation_facts(*runs, times)
     facts |= {"checks": checks, "verdict": _verdict(facts, checks)}
     if args.out:
         from experiments.pictures.figure import save_as
@@ -191,32 +178,7 @@ def _kept(args: argparse.Namespace, folder: Path, failure: str) -> str:
     return f"{failure}; {args.out / 'measured'} has the record of what ran"
 
 
-def _step_time(setting: Setting, executor: DeviceExecutor) -> StepTimeModel:
-    """The model of ``--step-time``, else one that is measured now."""
-    if setting.args.step_time is not None:
-        return step_time_model(setting.args.step_time, setting.sizing.inputs)
-    print("kvtwin: measuring step times (--step-time FILE takes those of `kvtwin calibrate`)", file=sys.stderr)
-    try:
-        calibration = quick_calibration(executor, setting.config, setting.model.decoder.config.vocab_size)
-    except ValueError as error:
-        raise UserError(f"no quick calibration: {error}; give one with --step-time") from None
-    return calibration.step_time(where_and_when(setting.model, setting.config))
-
-
-def _measured_link(setting: Setting, executor: DeviceExecutor) -> HostLink | None:
-    """The link between device and host, if anything is copied; its rate is measured, there and back."""
-    config = setting.config
-    num_blocks = min(config.num_swap_blocks + config.num_offload_blocks, config.num_blocks - 1, _MOST_COPIED_BLOCKS)
-    if num_blocks == 0:
-        return None
-    copies = [HostCopy(block + 1, block) for block in range(num_blocks)]
-    steps = [Step(index=0, saves=copies), Step(index=0, loads=copies)] * 3
-    durations_ns = [executor.collect(executor.submit(step)).duration_ns for step in steps]
-    block_bytes = max(setting.sizing.plan.block_bytes)
-    return HostLink(block_bytes, num_blocks * block_bytes * SECOND_NS / max(1, int(np.median(durations_ns))))
-
-
-def _heading(setting: Setting, step_time: StepTimeModel, measured: Run) -> list[str]:
+def _heading(setting: Setting, predictor: Predictor, measured: Run) -> list[str]:
     args, sizing, model = setting.args, setting.sizing, setting.model
     inputs = sizing.inputs
     shorter = f", lengths x {args.length_scale:g}" if args.length_scale != 1 else ""
@@ -227,7 +189,7 @@ def _heading(setting: Setting, step_time: StepTimeModel, measured: Run) -> list[
         f"trace   {args.trace} ({setting.workload.format_name}): {len(setting.records):,} requests{shorter}",
         f"server  {inputs.shape.name}, {inputs.shape.dtype}, {weights}, on {model.device_name}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
-        f"step time  {step_time.name}{quick}",
+        f"step time  {predictor.step_time.name}{quick}",
         *(f"note    {note}" for note in inputs.notes),
         *(f"note    not served: {count:,}, {why}" for why, count in measured.summary["rejected_by_reason"].items()),
         capacity_line(sizing.plan),

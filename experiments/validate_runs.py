@@ -17,12 +17,12 @@ from experiments.run_folder import run_files
 from experiments.run_summary import RunContext, summarise
 from experiments.transcripts import Transcripts
 from experiments.validate_facts import Pairs
+from experiments.validate_predictor import Predictor
 from experiments.validate_settings import Setting
 from sim.decided_steps import DecidedStep, DecisionRecorder
 from sim.host_link import HostLink
 from sim.recording import Recorder
 from sim.simulated_executor import SimulatedExecutor
-from sim.step_time import StepTimeModel
 from workloads.request_record import RequestRecord
 
 if TYPE_CHECKING:
@@ -64,34 +64,27 @@ def measure(setting: Setting, executor: DeviceExecutor) -> MeasuredRun:
     return MeasuredRun(files, decisions.steps, list(executor.executed), transcripts, failure)
 
 
-def predict(
-    setting: Setting, records: Iterable[RequestRecord], step_time: StepTimeModel, link: HostLink | None
-) -> dict[str, bytes]:
+def predict(setting: Setting, records: Iterable[RequestRecord], predictor: Predictor) -> dict[str, bytes]:
     """Simulate the same workload; the files of the run's folder."""
     misses = MissSources(setting.config)
     stopwatch = Stopwatch()
     with request_progress("predicting", len(setting.records)) as advance:
-        simulation = setting.simulation(SimulatedExecutor(step_time, link), advance)
+        simulation = setting.simulation(SimulatedExecutor(predictor.step_time, predictor.link), advance)
         simulation.observers.append(misses)
         recorder = simulation.run(list(records))
-    return _files(setting, recorder, misses, link, step_time.describe(), stopwatch)
+    return _files(setting, recorder, misses, predictor.link, predictor.step_time.describe(), stopwatch)
 
 
-def step_times(measured: MeasuredRun, step_time: StepTimeModel, link: HostLink | None) -> Pairs:
+def step_times(measured: MeasuredRun, predictor: Predictor) -> Pairs:
     """Of each measured step with requests, how long it took, and how long the model says that it takes."""
     decided_step = {decided.index: decided for decided in measured.decided}
     pairs = [
-        (executed.duration_ns, step_time.duration_ns(decided.shape) + _copying_ns(decided, link))
+        (executed.duration_ns, predictor.duration_ns(decided))
         for executed in measured.executed
         if (decided := decided_step[executed.index]).request_ids
     ]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Pairs(both[:, 0], both[:, 1])
-
-
-def _copying_ns(step: DecidedStep, link: HostLink | None) -> int:
-    num_copies = len(step.saves) + len(step.loads)
-    return link.duration_ns(num_copies) if link and num_copies else 0
 
 
 def _files(

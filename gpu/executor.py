@@ -16,7 +16,7 @@ from engine.executor import Executor, Step, StepResult
 from gpu.attention import Attention
 from gpu.cuda_graphs import DecodeGraphs, Graph
 from gpu.decoder import Decoder
-from gpu.errors import DeviceError, OutOfDeviceMemory, first_line
+from gpu.errors import DeviceError, OutOfDeviceMemory, first_line, is_out_of_memory
 from gpu.evidence import Evidence
 from gpu.paged_cache import PagedCache
 from gpu.poison import Poison
@@ -103,7 +103,9 @@ class DeviceExecutor(Executor[SubmittedStep]):
         try:
             with torch.inference_mode():
                 return self._submit(step)
-        except (torch.OutOfMemoryError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             raise OutOfDeviceMemory(f"step {step.index}: {first_line(error)}") from None
 
     def collect(self, ticket: SubmittedStep) -> StepResult:

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from gpu.alone import Transcript, say_alone
 from gpu.decoder import Decoder
-from gpu.errors import OutOfDeviceMemory, first_line
+from gpu.errors import OutOfDeviceMemory, first_line, is_out_of_memory
 from gpu.executor import DeviceExecutor
 
 TOLERANCE = 20
@@ -57,7 +57,9 @@ class _Reference:
                 with torch.inference_mode():
                     logits = self._decoder.dense_logits(tokens, first=len(said.prompt) - 1)
                     logit, largest = logits.gather(1, output[:, None])[:, 0], logits.amax(dim=1)
-            except (torch.OutOfMemoryError, MemoryError) as error:
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 raise OutOfDeviceMemory(f"{len(tokens):,} tokens without a cache: {first_line(error)}") from None
             self.largest_logit = max(self.largest_logit, float(logits.abs().max()))
             self._known[key] = logit.double().cpu(), (largest - logit).double().cpu()

@@ -322,13 +322,16 @@ def test_requests_that_no_model_can_read(kvtwin, native):
     kvtwin("validate", native({"images": [image]}), *FAST).complains("trace.jsonl:2", "images: expected text only")
 
 
-def test_memory_that_runs_out_leaves_the_record_of_what_ran(kvtwin, crowd, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [MemoryError("no more"), torch.OutOfMemoryError("no more"), RuntimeError("no more: can't allocate memory")]
+)
+def test_memory_that_runs_out_leaves_the_record_of_what_ran(kvtwin, crowd, tmp_path, monkeypatch, error):
     forward, calls = Decoder.forward, []
 
     def failing(*arguments):
         calls.append(None)
         if len(calls) == 30:
-            raise MemoryError("no more")
+            raise error
         return forward(*arguments)
 
     monkeypatch.setattr(Decoder, "forward", failing)
