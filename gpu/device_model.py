@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -13,9 +12,10 @@ from gpu.cuda_graphs import graph_maker
 from gpu.decoder import Decoder
 from gpu.decoder_config import DecoderConfig
 from gpu.decoder_weights import WeightSource, build_weights
-from gpu.errors import DeviceError, OutOfDeviceMemory
+from gpu.errors import DeviceError
 from gpu.executor import DeviceExecutor
 from gpu.layer_ops import LayerOps, TorchLayerOps
+from gpu.memory_profile import run_largest_step
 from gpu.paged_cache import PagedCache
 from gpu.random_weights import RandomWeights
 from gpu.torch_attention import TorchAttention
@@ -50,8 +50,6 @@ class DeviceModel:
         DeviceError: the weights do not fit the device or the config.
         """
         dtype = getattr(torch, config.dtype) if device.type == "cuda" else torch.float32
-        if device.type == "cpu":
-            _check_room(config)
         attention, layer_ops = _backend(device, config, dtype)
         weights = build_weights(config, source or RandomWeights(seed, device), device, dtype)
         return cls(Decoder(config, weights, attention, layer_ops), attention, device, dtype)
@@ -69,8 +67,16 @@ class DeviceModel:
     def executor(
         self, config: EngineConfig, *, temperature: float = 0.0, seed: int = 0, records: bool = False
     ) -> DeviceExecutor:
-        """An executor with a cache of its own, as large as ``config`` says. DeviceError: it cannot be had."""
+        """An executor with a cache of its own, as large as ``config`` says. DeviceError: it cannot be had.
+
+        On a GPU a large step is run first: else the first ones that are timed would wait for kernels to be compiled and
+        loaded.
+        """
         model = self.decoder.config
+        if self.device.type == "cuda":
+            with torch.inference_mode():
+                num_sequences = max(1, min(config.max_running_requests, config.token_budget // 2))  # of a prompt each
+                run_largest_step(self.decoder, config.token_budget, num_sequences, config.block_size)
         cache = PagedCache(
             model.num_layers,
             config.num_blocks,
@@ -91,28 +97,6 @@ class DeviceModel:
             records=records,
             make_graph=graph_maker() if self.device.type == "cuda" else None,
         )
-
-
-def _check_room(config: DecoderConfig) -> None:
-    """Raises DeviceError where float32 weights need more than the host has: it would grant them, and fail later."""
-    hidden, key_values = config.hidden_size, 2 * config.key_value_size
-    of_layer = hidden * (2 * config.query_size + key_values + 3 * config.intermediate_size)
-    of_embeddings = config.vocab_size * hidden * (1 if config.tied_embeddings else 2)
-    weight_bytes = 4 * (config.num_layers * of_layer + of_embeddings)
-    free_bytes = _free_host_bytes()
-    if free_bytes is not None and weight_bytes > free_bytes:
-        raise OutOfDeviceMemory(
-            f"cpu: {config.name} has {weight_bytes:,} bytes of weights in float32, and {free_bytes:,} are free"
-        )
-
-
-def _free_host_bytes() -> int | None:
-    """None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _backend(device: torch.device, config: DecoderConfig, dtype: torch.dtype) -> tuple[Attention, LayerOps]:
