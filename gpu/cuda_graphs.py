@@ -36,11 +36,7 @@ class CudaGraph:
 
     def capture(self, function: Callable[[], Outputs]) -> Outputs:
         """See :class:`Graph`. The function runs once before, so that kernels are compiled and libraries are set up."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            function()
-        torch.cuda.current_stream().wait_stream(stream)
+        function()
         with torch.cuda.graph(self._graph, pool=self._pool):
             return function()
 

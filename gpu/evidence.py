@@ -37,12 +37,13 @@ class Evidence:
         tables: list[Sequence[int]] = [()] * len(tokens)
         slots: list[Sequence[int]] = [()] * len(tokens)
         logits: list[Sequence[float]] = [()] * len(tokens)
-        all_tables, all_slots, left_logits = self.block_tables.tolist(), self.slots.tolist(), self.logits.tolist()[::-1]
+        all_slots, left_logits = self.slots.tolist(), self.logits.tolist()[::-1]
         first = 0
         for sequence, index in enumerate(inputs.order):
             num_tokens = step.num_tokens[index]
             context_tokens = step.num_computed_tokens[index] + num_tokens
-            tables[index] = array("i", all_tables[sequence][: -(-context_tokens // block_size)])  # a tenth of a list
+            table = self.block_tables[sequence, : -(-context_tokens // block_size)]
+            tables[index] = array("i", table.tolist())  # a tenth of a list
             slots[index] = all_slots[first : first + num_tokens]
             first += num_tokens
             if step.samples[index]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from engine.executor import BlockCopy, HostCopy
 from gpu.attention import Attention, LayerCache
 from gpu.errors import DeviceError, first_line
 from gpu.host_memory import check_host_memory
+from gpu.transfer import to_device
 
 
 class PagedCache:
@@ -71,8 +71,8 @@ class PagedCache:
     def copy(self, copies: Sequence[BlockCopy], attention: Attention) -> None:
         """Copy blocks within the device, in order."""
         for round_ in _independent_rounds(copies):
-            sources, destinations = self._indices([copy[1:] for copy in round_])
-            attention.copy_blocks(self._planes, sources, destinations)
+            pairs = [[copy.source for copy in round_], [copy.destination for copy in round_]]
+            attention.copy_blocks(self._planes, *to_device(pairs, self.device))
 
     def save(self, copies: Sequence[HostCopy]) -> None:
         """Copy device blocks to the host, whose blocks count from 1."""
@@ -87,11 +87,7 @@ class PagedCache:
     def poison(self, blocks: Sequence[int]) -> None:
         """Fill blocks with NaN, so that whoever reads what nobody wrote is found out."""
         if blocks:
-            self._planes[:, torch.tensor(blocks, device=self.device)] = torch.nan
-
-    def _indices(self, pairs: Sequence[Sequence[int]]) -> Tensor:
-        """``[2, N]`` int64 on the device."""
-        return torch.tensor(pairs, dtype=torch.int64).T.contiguous().to(self.device)
+            self._planes[:, to_device(blocks, self.device)] = torch.nan
 
 
 def _independent_rounds(copies: Sequence[BlockCopy]) -> list[list[BlockCopy]]:
