@@ -71,6 +71,11 @@ else
     load+=(--max-num-batched-tokens 2048 --request-rate inf)
 fi
 
+# Compiling takes many cores, and measuring none: the kernels of later phases are compiled meanwhile.
+if [ "$device" = cuda ]; then
+    timeout 60 "$python" -m tests.gpu.warm_up > "$out/warm-up.txt" 2>&1 &
+fi
+
 phase ceilings 25 "$python" -m gpu.benchmark.ceilings "${measure[@]}"
 phase correctness 50 "$python" -m tests.gpu.on_device "${measure[@]}"
 phase attention 60 "$python" -m gpu.benchmark.attention "${measure[@]}" "${peers[@]}"

@@ -44,6 +44,14 @@ def test_the_projects_kernels_are_as_they_must_be(options, tmp_path):
     assert {row[-1] for row in rows[2:]} == {"ok"}
 
 
+def test_kernels_can_be_compiled_before_a_gpu_needs_them(tmp_path):
+    done = run_module("tests.gpu.warm_up", "90", cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    number, rest = done.stdout.split(" ", 1)
+    assert rest == "kernels compiled for sm_90\n"
+    assert int(number) >= len(list(tmp_path.rglob("*.cubin"))) > 30
+
+
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory):
     done = run_module("tests.gpu.sample_kernels", cache=tmp_path_factory.mktemp("triton"))
