@@ -18,10 +18,14 @@ pytest.importorskip("scipy", reason="the fit needs scipy, of the extra gpu")
 
 from engine.config import EngineConfig
 from experiments import calibrate
-from experiments.calibration import Effort, quick_calibration
+from experiments.calibration import Effort, measured_steps, quick_calibration
+from experiments.calibration_fit import calibrate as fit
 from experiments.command_line import main
 from gpu.decoder_config import TINY
 from gpu.device_model import DeviceModel, open_device
+from tests.gpu.device_run import SMALL as SMALL_MODEL
+from tests.gpu.device_run import DeviceRun, small_decoder
+from tests.gpu.test_cuda_graphs import Rerun
 
 SMALL = ("--max-num-seqs", 4, "--max-num-batched-tokens", 32, "--max-model-len", 200, "--num-gpu-blocks-override", 40)
 
@@ -134,3 +138,16 @@ def test_a_quick_calibration_with_an_executor_at_hand():
     executor = DeviceModel.load(TINY, open_device("cpu")).executor(tiny, records=True)
     with pytest.raises(ValueError, match="at least 5 different steps"):
         quick_calibration(executor, tiny, TINY.vocab_size)
+
+
+def test_a_device_that_pads_its_batches():
+    """Steps that decode run as graphs of 1, 2, 4 or 8 sequences; a batch of 3 costs what one of 4 does."""
+    config = EngineConfig(num_blocks=60, max_model_len=128, max_num_seqs=6, max_num_batched_tokens=32)
+    executor = DeviceRun(small_decoder(), config, make_graph=Rerun).executor
+    steps = measured_steps(executor, config, SMALL_MODEL.vocab_size, Effort(3, 1, 2), limit_s=100.0)
+    decodes = [step for step in steps if step.shape.prefill_tokens == 0]
+    assert {(step.shape.num_sequences, step.num_padded_sequences) for step in decodes} == {
+        (1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (6, 8)
+    }  # fmt: skip
+    decode = fit(steps).coefficients["decode"]
+    assert (decode["padded"], list(decode["base_ns"])) == (True, [1, 2, 4, 8])
