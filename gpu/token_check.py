@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,19 +21,23 @@ from gpu.decoder import Decoder
 from gpu.errors import OutOfDeviceMemory, first_line, is_out_of_memory
 from gpu.executor import DeviceExecutor
 
-TOLERANCE = 20
-TOLERANCE_16_BITS = 5
-"""How many times the measured noise two logits may differ, and a token's be below the largest and it still be a tie.
-
-The noise of a few requests is known, and a crowd's is a little larger. In 16 bits noise is so large that 20 times as
-much would hide that blocks were swapped.
-"""
-
 MOST_TIES = 0.001
 """Share of the tokens that may be ties; a single one always may."""
 
-MOST_NOISE = 256
-"""Noise, in units of the dtype's precision at the largest logit, that can still be rounding."""
+
+class Rounding(NamedTuple):
+    """What rounding may do to logits."""
+
+    tolerance: int
+    """How many times the measured noise two logits may differ, and a token's be below the largest and it still be a
+    tie. The noise of a few requests is known, and a crowd's is a little larger."""
+    most_noise: int
+    """Noise, in units of the dtype's precision at the largest logit, that can still be rounding."""
+
+
+FLOAT32 = Rounding(tolerance=20, most_noise=256)
+BITS_16 = Rounding(tolerance=5, most_noise=16)
+"""Noise in 16 bits is so large that 20 times as much would hide that blocks were swapped, and 256 units any mistake."""
 
 _NOISE_TOKENS = 48
 _CONTROL_TOKENS = 24
@@ -159,9 +164,10 @@ def check_tokens(
     heard = [alone(one.prompt, min(len(one.output), _NOISE_TOKENS)) for one in (said[0], middle, said[-1])]
     noise = max(reference.largest_difference(one) for one in heard)
     dtype = decoder.weights.embedding.dtype
+    rounding = FLOAT32 if dtype == torch.float32 else BITS_16
     precision = torch.finfo(dtype).eps * reference.largest_logit
-    times = TOLERANCE if dtype == torch.float32 else TOLERANCE_16_BITS
-    tolerance = times * min(max(noise, precision), MOST_NOISE * precision)
+    most_noise = rounding.most_noise * precision
+    tolerance = rounding.tolerance * min(max(noise, precision), most_noise)
     control = Findings(tolerance, compares_tokens)
     control.add(alone(middle.prompt, _num_control_tokens(middle, config), swaps_blocks=True), reference)
     found = Findings(tolerance, compares_tokens)
@@ -170,7 +176,7 @@ def check_tokens(
         if on_progress:
             on_progress(number)
     notices_swap = control.num_wrong_tokens > 0 if compares_tokens else control.num_wrong_logits > 0
-    return TokenCheck(len(said), noise, noise <= MOST_NOISE * precision, found, notices_swap)
+    return TokenCheck(len(said), noise, noise <= most_noise, found, notices_swap)
 
 
 def _num_control_tokens(said: Transcript, config: EngineConfig) -> int:

@@ -156,19 +156,23 @@ def test_a_model_that_does_not_look_back_proves_nothing():
     assert (check.found.allowed, check.notices_swap, check.passed) == (True, False, False)
 
 
-class RoundsCoarsely(DeviceExecutor):
-    """Keeps logits of few digits."""
+def rounding_to(unit):
+    class RoundsCoarsely(DeviceExecutor):
+        """Keeps logits as multiples of ``unit``."""
 
-    def collect(self, ticket):
-        result = super().collect(ticket)
-        last = self.executed[-1]
-        logits = [[round(logit, 2) for logit in of_request] for of_request in last.logits]
-        self.executed[-1] = replace(last, logits=logits)
-        return result
+        def collect(self, ticket):
+            result = super().collect(ticket)
+            last = self.executed[-1]
+            logits = [[unit * round(logit / unit) for logit in of_request] for of_request in last.logits]
+            self.executed[-1] = replace(last, logits=logits)
+            return result
+
+    return RoundsCoarsely
 
 
-def test_what_is_no_rounding_excuses_nothing(decoder):
-    check = Served(decoder, 0, 0, RoundsCoarsely).check()
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.float32, 0.01), (torch.bfloat16, 1.5)], ids=str)
+def test_what_is_no_rounding_excuses_nothing(dtype, unit):
+    check = Served(small_decoder(dtype=dtype), 0, 0, rounding_to(unit)).check(compares_tokens=dtype == torch.float32)
     assert check.found.num_wrong_tokens == 0
     assert (check.is_rounding, check.passed) == (False, False)
 
