@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu.decoder_config import DecoderConfig
-from gpu.errors import DeviceError, OutOfDeviceMemory
+from gpu.errors import DeviceError, memory_for
 from gpu.host_memory import check_host_memory
 
 
@@ -67,10 +67,8 @@ def build_weights(
     """
     if device.type == "cpu":
         check_host_memory(config.num_matrix_values * dtype.itemsize, f"{config.name}: {source.label}")
-    try:
+    with memory_for(f"{source.label}: the weights do not fit into the memory of {device}"):
         return _build(config, source, device, dtype)
-    except torch.OutOfMemoryError as error:
-        raise OutOfDeviceMemory(f"{source.label}: the weights do not fit into the memory of {device}") from error
 
 
 def _build(config: DecoderConfig, source: WeightSource, device: torch.device, dtype: torch.dtype) -> DecoderWeights:

@@ -12,7 +12,7 @@ from gpu.cuda_graphs import graph_maker
 from gpu.decoder import Decoder
 from gpu.decoder_config import DecoderConfig
 from gpu.decoder_weights import WeightSource, build_weights
-from gpu.errors import DeviceError
+from gpu.errors import DeviceError, memory_for
 from gpu.executor import DeviceExecutor
 from gpu.layer_ops import LayerOps, TorchLayerOps
 from gpu.memory_profile import run_largest_step
@@ -67,36 +67,37 @@ class DeviceModel:
     def executor(
         self, config: EngineConfig, *, temperature: float = 0.0, seed: int = 0, records: bool = False
     ) -> DeviceExecutor:
-        """An executor with a cache of its own, as large as ``config`` says. DeviceError: it cannot be had.
-
-        On a GPU a large step is run first: else the first ones that are timed would wait for kernels to be compiled and
-        loaded.
-        """
+        """An executor with a cache of its own, as large as ``config`` says. DeviceError: it cannot be had."""
         model = self.decoder.config
+        with memory_for(f"an executor with {config.num_blocks:,} blocks on {self.device}"):
+            self._warm_up(config)
+            cache = PagedCache(
+                model.num_layers,
+                config.num_blocks,
+                config.block_size,
+                model.num_kv_heads,
+                model.head_dim,
+                dtype=self.dtype,
+                device=self.device,
+                num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
+            )
+            return DeviceExecutor(
+                self.decoder,
+                self.attention,
+                cache,
+                config,
+                temperature=temperature,
+                seed=seed,
+                records=records,
+                make_graph=graph_maker() if self.device.type == "cuda" else None,
+            )
+
+    def _warm_up(self, config: EngineConfig) -> None:
+        """On a GPU, run a step with many prompt tokens: else the first one that is timed waits for compilers."""
         if self.device.type == "cuda":
+            num_sequences = max(1, min(config.max_running_requests, config.token_budget // 2))
             with torch.inference_mode():
-                num_sequences = max(1, min(config.max_running_requests, config.token_budget // 2))  # of a prompt each
                 run_largest_step(self.decoder, config.token_budget, num_sequences, config.block_size)
-        cache = PagedCache(
-            model.num_layers,
-            config.num_blocks,
-            config.block_size,
-            model.num_kv_heads,
-            model.head_dim,
-            dtype=self.dtype,
-            device=self.device,
-            num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
-        )
-        return DeviceExecutor(
-            self.decoder,
-            self.attention,
-            cache,
-            config,
-            temperature=temperature,
-            seed=seed,
-            records=records,
-            make_graph=graph_maker() if self.device.type == "cuda" else None,
-        )
 
 
 def _backend(device: torch.device, config: DecoderConfig, dtype: torch.dtype) -> tuple[Attention, LayerOps]:

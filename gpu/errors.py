@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+"""What messages of RuntimeError hold: of CUDA and Triton, of torch on a CPU, of cuBLAS."""
+
 
 class DeviceError(Exception):
     """Something that was asked for is not possible on this device: model, dtype, size or memory."""
@@ -16,7 +22,14 @@ def first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether it says that memory is used up: Python's, torch's for a GPU, or torch's for a CPU, which is no class."""
-    is_cpus = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or is_cpus
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Raises OutOfDeviceMemory, in a line that begins with ``what``, where memory is used up: Python, torch, CUDA and
+    Triton say so in ways of their own."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+        if not is_named and not any(words in str(error) for words in _NO_MEMORY):
+            raise
+        raise OutOfDeviceMemory(f"{what}: {first_line(error)}") from None

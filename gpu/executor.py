@@ -16,7 +16,7 @@ from engine.executor import Executor, Step, StepResult
 from gpu.attention import Attention
 from gpu.cuda_graphs import DecodeGraphs, Graph
 from gpu.decoder import Decoder
-from gpu.errors import DeviceError, OutOfDeviceMemory, first_line, is_out_of_memory
+from gpu.errors import DeviceError, memory_for
 from gpu.evidence import Evidence
 from gpu.paged_cache import PagedCache
 from gpu.poison import Poison
@@ -100,13 +100,8 @@ class DeviceExecutor(Executor[SubmittedStep]):
 
     def submit(self, step: Step) -> SubmittedStep:
         """Have ``step`` done. Raises OutOfDeviceMemory."""
-        try:
-            with torch.inference_mode():
-                return self._submit(step)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OutOfDeviceMemory(f"step {step.index}: {first_line(error)}") from None
+        with memory_for(f"step {step.index}"), torch.inference_mode():
+            return self._submit(step)
 
     def collect(self, ticket: SubmittedStep) -> StepResult:
         """Wait for a step; its duration and output tokens."""

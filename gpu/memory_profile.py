@@ -12,7 +12,7 @@ from engine.sizing.memory_budget import GIB, GivenBytes, MemoryBudget, memory_bu
 from engine.sizing.model_shape import ModelShape
 from gpu.attention import AttentionBatch
 from gpu.decoder import Decoder
-from gpu.errors import DeviceError, OutOfDeviceMemory
+from gpu.errors import DeviceError, memory_for
 from gpu.paged_cache import PagedCache
 from gpu.sampling import sample
 
@@ -100,11 +100,8 @@ def _peak_bytes(decoder: Decoder, num_tokens: int, num_sequences: int, block_siz
     """What the largest step needs beside the weights."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    try:
-        with torch.inference_mode():
-            run_largest_step(decoder, num_tokens, num_sequences, block_size)
-    except torch.OutOfMemoryError as error:
-        raise OutOfDeviceMemory(f"a step of {num_tokens:,} tokens: {str(error).splitlines()[0]}") from None
+    with memory_for(f"a step of {num_tokens:,} tokens"), torch.inference_mode():
+        run_largest_step(decoder, num_tokens, num_sequences, block_size)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from gpu.alone import Transcript, say_alone
 from gpu.decoder import Decoder
-from gpu.errors import OutOfDeviceMemory, first_line, is_out_of_memory
+from gpu.errors import memory_for
 from gpu.executor import DeviceExecutor
 
 MOST_TIES = 0.001
@@ -58,14 +58,9 @@ class _Reference:
             weights = self._decoder.weights
             tokens = torch.tensor([*said.prompt, *said.output[:-1]], device=weights.embedding.device)
             output = torch.tensor(said.output, device=tokens.device)
-            try:
-                with torch.inference_mode():
-                    logits = self._decoder.dense_logits(tokens, first=len(said.prompt) - 1)
-                    logit, largest = logits.gather(1, output[:, None])[:, 0], logits.amax(dim=1)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                raise OutOfDeviceMemory(f"{len(tokens):,} tokens without a cache: {first_line(error)}") from None
+            with memory_for(f"{len(tokens):,} tokens without a cache"), torch.inference_mode():
+                logits = self._decoder.dense_logits(tokens, first=len(said.prompt) - 1)
+                logit, largest = logits.gather(1, output[:, None])[:, 0], logits.amax(dim=1)
             self.largest_logit = max(self.largest_logit, float(logits.abs().max()))
             self._known[key] = logit.double().cpu(), (largest - logit).double().cpu()
         return self._known[key]
