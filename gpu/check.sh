@@ -67,7 +67,7 @@ if [ "$device" = cpu ]; then
 else
     small=Llama-3.2-1B large=Llama-3.1-8B
     steps=(--max-model-len 4096 --max-num-seqs 64 --max-num-batched-tokens 2048 --limit-s 15)
-    load=(--limit 120 --max-model-len 4096 --num-gpu-blocks-override 900 --max-num-seqs 64)
+    load=(--limit 60 --max-model-len 4096 --num-gpu-blocks-override 500 --max-num-seqs 64)
     load+=(--max-num-batched-tokens 2048 --request-rate inf)
 fi
 
