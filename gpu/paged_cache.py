@@ -35,13 +35,18 @@ class PagedCache:
         """Raises DeviceError when the memory is not there."""
         self.block_size = block_size
         shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
-        num_bytes = dtype.itemsize * num_layers * 2 * block_size * num_kv_heads * head_dim
+        block_bytes = dtype.itemsize * num_layers * 2 * block_size * num_kv_heads * head_dim
         failure = (
             f"no memory for {num_blocks:,} blocks on {device} and {num_host_blocks:,} on the host, "
-            f"of {num_bytes:,} bytes each"
+            f"of {block_bytes:,} bytes each"
         )
-        on_host = num_host_blocks + (num_blocks if device.type == "cpu" else 0)
-        check_host_memory(on_host * num_bytes, failure)
+        if device.type == "cpu":
+            host_bytes = (num_blocks + num_host_blocks) * block_bytes
+        else:
+            host_bytes = num_host_blocks * block_bytes
+            if host_bytes:
+                host_bytes = 1 << (host_bytes - 1).bit_length()  # torch pins powers of two
+        check_host_memory(host_bytes, failure)
         try:
             self._storage = torch.zeros(shape, dtype=dtype, device=device)
             self._host = torch.zeros(
@@ -49,7 +54,7 @@ class PagedCache:
                 dtype=dtype,
                 pin_memory=device.type == "cuda" and num_host_blocks > 0,
             )
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except RuntimeError as error:
             raise DeviceError(f"{failure}: {first_line(error)}") from None
         self._planes = self._storage.flatten(0, 1)
         """``[2 * num_layers, num_blocks, ...]``: what a block consists of."""

@@ -230,6 +230,23 @@ def test_a_cache_that_does_not_fit_is_one_line():
     assert "\n" not in str(raised.value)
 
 
+def test_host_blocks_of_a_gpu_are_pinned_in_powers_of_two(monkeypatch):
+    """Refused before anything is allocated, so that it can be tested without a GPU."""
+    monkeypatch.setattr("gpu.host_memory._available_bytes", lambda: 3 << 30)
+    block_bytes = 2 * 1024 * 4
+    with pytest.raises(OutOfDeviceMemory, match=f"{4 << 30:,} bytes are needed"):
+        PagedCache(
+            1,
+            2,
+            16,
+            4,
+            16,
+            dtype=torch.float32,
+            device=torch.device("cuda"),
+            num_host_blocks=(5 << 29) // block_bytes,
+        )
+
+
 def test_memory_that_runs_out_in_a_step_leaves_what_was_done(decoder):
     class Short(DeviceExecutor):
         def _compute(self, inputs):
