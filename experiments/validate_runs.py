@@ -77,11 +77,10 @@ def predict(setting: Setting, records: Iterable[RequestRecord], predictor: Predi
 
 def step_times(measured: MeasuredRun, predictor: Predictor) -> Pairs:
     """Of each measured step with requests, how long it took, and how long the model says that it takes."""
-    decided_step = {decided.index: decided for decided in measured.decided}
     pairs = [
         (executed.duration_ns, predictor.duration_ns(decided))
-        for executed in measured.executed
-        if (decided := decided_step[executed.index]).request_ids
+        for decided, executed in zip(measured.decided, measured.executed, strict=False)
+        if decided.request_ids
     ]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Pairs(both[:, 0], both[:, 1])

@@ -1,11 +1,17 @@
 """A prediction beside its measurement: here two predictions whose step times differ by a known factor."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from experiments.run_reader import Run
 from experiments.validate_facts import DECISIONS, Pairs, paired_latencies, validation_facts
+from experiments.validate_predictor import Predictor
+from experiments.validate_runs import MeasuredRun, step_times
 from experiments.validate_text import text_lines
+from sim.linear import LinearStepTime
+from tests.sim.measured_run import measure
 
 STEPS = Pairs(np.array([100, 200, 0, 400]), np.array([110, 180, 5, 800]))
 
@@ -106,3 +112,17 @@ def test_the_picture_is_drawn_also_of_almost_nothing(replayed, alone, native, tm
         path = tmp_path / f"{index}.png"
         save_as(validation(one, run, steps), path)
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_step_is_predicted_for_itself():
+    """Also where steps are counted from 0 again, behind a warm-up."""
+    model = LinearStepTime({"step_ns": 1_000, "context_token_ns": 7})
+    measured = measure("sync", num_warm_up_requests=3)
+    durations_ns = [model.duration_ns(decided.shape) for decided in measured.decided]
+    executed = [
+        replace(one, duration_ns=duration_ns) for one, duration_ns in zip(measured.executed, durations_ns, strict=True)
+    ]
+    assert [decided.index for decided in measured.decided].count(0) == 2
+    times = step_times(MeasuredRun({}, measured.decided, executed, None, None), Predictor(model, None))
+    assert times.measured.tolist() == times.predicted.tolist()
+    assert len(set(times.measured.tolist())) > 10
