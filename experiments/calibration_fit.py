@@ -67,11 +67,10 @@ class Calibration(NamedTuple):
 def calibrate(steps: Sequence[MeasuredStep]) -> Calibration:
     """Fit all ``steps``; errors come from a fit to 70 % of the shapes. ValueError: there are too few shapes.
 
-    Of several steps of one shape the lower quartile of the durations counts: whatever else the machine does, it does
-    not make a step faster. What the device pads is seen from the steps.
+    Of several steps of one shape the median counts. What the device pads is seen from the steps.
     """
     padded = any(step.num_padded_sequences > step.shape.num_sequences for step in steps if _only_decodes(step))
-    rows = _lower_quartiles(steps)
+    rows = _medians(steps)
     decode = [row for row in rows if _only_decodes(row)]
     prefill = [row for row in rows if not _only_decodes(row)]
     for kind, part in (("steps that only decode", decode), ("steps with prompt tokens", prefill)):
@@ -93,12 +92,12 @@ def _only_decodes(step: MeasuredStep) -> bool:
     return step.shape.prefill_tokens == 0
 
 
-def _lower_quartiles(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
+def _medians(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
     durations = defaultdict(list)
     for step in steps:
         if step.shape.num_sequences and step.duration_ns > 0:
             durations[step.shape, step.num_padded_sequences].append(step.duration_ns)
-    return [MeasuredStep(*shape, float(np.quantile(times, 0.25))) for shape, times in durations.items()]
+    return [MeasuredStep(*shape, float(np.median(times))) for shape, times in durations.items()]
 
 
 def _split(rows: list[MeasuredStep], draw: np.random.Generator) -> tuple[list[MeasuredStep], list[MeasuredStep]]:

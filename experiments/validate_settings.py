@@ -125,4 +125,4 @@ def _records(args: argparse.Namespace, workload: Workload, load: Load, vocabular
     records = iter(load)
     if args.length_scale != 1 or isinstance(workload.reader, DemoReader):
         records = scale_lengths(records, args.length_scale)
-    return list(with_token_ids(records, vocabulary_size, args.seed))
+    return list(with_token_ids(records, vocabulary_size, args.seed, folds=args.weights is None))

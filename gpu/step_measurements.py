@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from random import Random
 
 from engine.block_keys import KeySpace, TokenContent
@@ -40,25 +41,39 @@ def measure_steps(
     """Visit every step ``num_visits`` times, all others in between; what was measured of those that came to run.
 
     A visit is ``num_repeats`` runs, as many of them in flight as ``config`` has steps, and one before that does not
-    count: it finds an idle device, cold caches and kernels to compile. No visit begins after ``limit_s`` seconds.
+    count: it finds an idle device, cold caches and kernels to compile. No visit begins after ``limit_s`` seconds; the
+    first round goes from short steps to long ones, so that some of all kinds are measured.
 
     Blocks are those of a pool long in use: in no order. The executor has to be recording (``records``), runs no other
     request, and is left so; what its cache held is lost.
     """
     bench = _Bench(executor, config, vocab_size, Random(seed))
     measurements = [StepMeasurement(bench.step(plan)) for plan in plans]
-    order = list(range(len(plans)))
+    order = _from_short_to_long(plans)
     ends_s = time.monotonic() + limit_s
     for _ in range(num_visits):
-        bench.random.shuffle(order)
         for index in order:
             if time.monotonic() >= ends_s:
                 break
             bench.visit(plans[index], measurements[index], num_repeats)
             if on_visit:
                 on_visit()
+        bench.random.shuffle(order)
     bench.leave()
     return [measurement for measurement in measurements if measurement.durations_ns]
+
+
+def _from_short_to_long(plans: Sequence[PlannedStep]) -> list[int]:
+    """Positions of ``plans``: those that only decode and the others by turns, each from little work to much."""
+
+    def work(index: int) -> tuple[int, int]:
+        plan = plans[index]
+        return sum(one.num_tokens for one in plan), sum(one.context_tokens for one in plan)
+
+    kinds: tuple[list[int], list[int]] = ([], [])
+    for index in sorted(range(len(plans)), key=work):
+        kinds[not all(one.is_decoding for one in plans[index])].append(index)
+    return [index for pair in zip_longest(*kinds) for index in pair if index is not None]
 
 
 class _Bench:

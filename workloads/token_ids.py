@@ -15,21 +15,24 @@ from workloads.request_record import RequestRecord
 _SHARED, _PRIVATE = 0, 1
 
 
-def with_token_ids(records: Iterable[RequestRecord], vocabulary_size: int, seed: int = 0) -> Iterator[RequestRecord]:
+def with_token_ids(
+    records: Iterable[RequestRecord], vocabulary_size: int, seed: int = 0, *, folds: bool = False
+) -> Iterator[RequestRecord]:
     """``records`` with a token id below ``vocabulary_size`` for every prompt token; outputs are for the model to say.
 
-    Equal prefixes get equal ids, and others differ but by chance. Given ids are kept. Behind hash ids an id follows
+    Equal prefixes get equal ids, and others differ but by chance. Given ids are kept; with ``folds`` those of a larger
+    vocabulary are taken modulo this one, for a model to which no word means anything. Behind hash ids an id follows
     from ``seed``, the hash ids up to its own, and its position in the stretch of that; where nothing names a token,
     from ``seed``, the record's place in ``records`` and the token's position. Salts and adapters are kept.
 
-    Raises `WorkloadError` for a record with a given id that is too large, or with images.
+    Raises `WorkloadError` for a record with a given id that is too large, unless it ``folds``, or with images.
     """
     for index, record in enumerate(records):
         if record.images:
             raise WorkloadError(record.source, "images: expected text only, because the model has no eyes")
         yield replace(
             record,
-            token_ids=_prompt(record, index, vocabulary_size, seed),
+            token_ids=_prompt(record, index, vocabulary_size, seed, folds=folds),
             hash_ids=None,
             hash_block_tokens=None,
             hash_id_ends=None,
@@ -38,9 +41,13 @@ def with_token_ids(records: Iterable[RequestRecord], vocabulary_size: int, seed:
         )
 
 
-def _prompt(record: RequestRecord, index: int, vocabulary_size: int, seed: int) -> Sequence[int]:
+def _prompt(record: RequestRecord, index: int, vocabulary_size: int, seed: int, *, folds: bool) -> Sequence[int]:
     if record.token_ids is not None:
         largest = max(record.token_ids, default=0)
+        if folds:
+            return (
+                record.token_ids if largest < vocabulary_size else [id_ % vocabulary_size for id_ in record.token_ids]
+            )
         if largest >= vocabulary_size:
             raise WorkloadError(
                 record.source,

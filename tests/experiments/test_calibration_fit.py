@@ -81,11 +81,11 @@ def test_padding_is_seen_from_the_steps():
     assert calibration.decode_error.max < 1e-3
 
 
-def test_the_lower_quartile_of_noisy_repeats_is_near_the_truth():
+def test_the_median_of_noisy_repeats_is_near_the_truth():
     calibration = calibrate(measured(unpadded(TRUTH), noise=0.4, repeats=12))
     model, truth = calibration.step_time(), CalibratedStepTime(unpadded(TRUTH))
     for shape in shapes():
-        assert 0.95 < model.duration_ns(shape) / truth.duration_ns(shape) < 1.25
+        assert 0.95 < model.duration_ns(shape) / truth.duration_ns(shape) < 1.4
     assert 0 < calibration.decode_error.median <= calibration.decode_error.p90 <= calibration.decode_error.max < 0.2
 
 

@@ -12,6 +12,7 @@ from gpu.device_model import DeviceModel, open_device
 from gpu.errors import DeviceError
 from gpu.step_grid import num_blocks_of, step_grid
 from gpu.step_measurements import measure_steps
+from sim.step_shape import step_shape
 from tests.gpu.device_run import SMALL
 
 CONFIG = EngineConfig(num_blocks=60, block_size=4, max_model_len=128, max_num_seqs=6, max_num_batched_tokens=64)
@@ -102,6 +103,19 @@ def test_no_visit_begins_when_the_time_is_up():
     executor = DeviceModel.load(SMALL, open_device("cpu")).executor(CONFIG, records=True)
     settings = {"vocab_size": SMALL.vocab_size, "num_visits": 3, "num_repeats": 2}
     assert measure_steps(executor, CONFIG, step_grid(CONFIG, 3), **settings, limit_s=0) == []
+
+
+def test_a_measurement_that_is_cut_off_has_both_kinds_of_steps(monkeypatch):
+    """From short to long: however slow the model is."""
+    executor = DeviceModel.load(SMALL, open_device("cpu")).executor(CONFIG, records=True)
+    seconds = iter(range(10**6))
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    plans = step_grid(CONFIG, 3)
+    found = measure_steps(executor, CONFIG, plans, vocab_size=SMALL.vocab_size, num_visits=3, num_repeats=2, limit_s=13)
+    shapes = [step_shape(one.step) for one in found]
+    assert len(shapes) == 12
+    assert sum(shape.prefill_tokens == 0 for shape in shapes) == 6
+    assert max(shape.total_tokens for shape in shapes) < CONFIG.token_budget
 
 
 def test_a_block_has_the_bytes_that_the_cache_has_for_it():

@@ -153,6 +153,13 @@ def test_the_seed_decides_but_not_over_given_tokens():
     assert kept.token_ids == [5, 6, 7]
 
 
+def test_ids_of_a_larger_vocabulary_are_folded_where_asked_for():
+    rows = [record(3, token_ids=[5, 1005, 999]), record(3, token_ids=[5, 6, 7])]
+    folded, kept = with_token_ids(rows, 1000, folds=True)
+    assert list(folded.token_ids) == [5, 5, 999]
+    assert kept.token_ids == [5, 6, 7]
+
+
 def test_what_tells_equal_tokens_apart_is_kept():
     names = {"cache_salt": "s", "lora_name": "l", "session": "c", "think_time_ns": 3, "n": 2, "priority": 1}
     row = record(9, hash_ids=[1], hash_block_tokens=4, after=(Predecessor(request_id="q", delay_ns=1),), **names)
