@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -115,7 +114,7 @@ def _add(options: Options, problem: Problem, name: str, calls: list[Call], expec
     error = float((calls[0]().float() - expected.float()).abs().max() / expected.float().abs().max())
     call_us = median_us(calls, options.device)
     figures: dict[str, float] = {"us": call_us}
-    rate: Callable[[str, float], dict[str, float]] = options.rate
+    rate = options.rate
     if problem.is_decode:
         gb_per_s = problem.kv_bytes / call_us / 1e3
         figures |= rate("gb_per_s", gb_per_s)
