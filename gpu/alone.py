@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.block_keys import TokenContent
+from engine.block_pool import NULL_BLOCK
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.executor import ReplacedBlock, Step
@@ -33,14 +34,14 @@ def say_alone(
     prompt: Sequence[int],
     num_tokens: int,
     *,
-    swaps_blocks: bool = False,
+    shifts_blocks: bool = False,
     poisons: bool = False,
 ) -> Transcript:
     """Serve ``prompt`` alone, with an engine and an empty pool of its own, until it said ``num_tokens``.
 
-    With ``swaps_blocks`` the device is told, once a second block is filled in part, that this and the request's first
-    block stand in each other's place: it then reads slots that nobody filled, and misses some that hold its prefix.
-    (Two full blocks could be swapped unseen: what they hold is attended to whatever its place.)
+    With ``shifts_blocks`` the device is told, once the request decodes, that each of its blocks comes one later, behind
+    block 0: it then reads slots that nobody filled, and misses the latest tokens. (Exchanging blocks would not do: what
+    full ones hold is attended to whatever their place, and there may be only one.)
 
     ``executor`` keeps records, and nothing of it is under way; what is served here is not left in its record.
     """
@@ -55,9 +56,9 @@ def say_alone(
     while core.has_work():
         step = core.schedule_next()
         if step is not None:
-            if swaps_blocks and _reaches_into_second_block(step, request, config.block_size):
-                swaps_blocks = False
-                _swap_blocks(step, request)
+            if shifts_blocks and step.requests and step.num_computed_tokens[0] >= len(prompt):
+                shifts_blocks = False
+                _shift_blocks(step, request)
             tickets.append(executor.submit(step))
         if core.must_collect():
             core.process(executor.collect(tickets.popleft()).tokens)
@@ -71,15 +72,6 @@ def say_alone(
     )
 
 
-def _reaches_into_second_block(step: Step, request: Request, block_size: int) -> bool:
-    """Whether the request goes on, and its last block will be filled in part, behind another one."""
-    if not step.requests or step.admitted:
-        return False
-    num_tokens = step.num_computed_tokens[0] + step.num_tokens[0]
-    return len(request.block_tables[0]) > 1 and num_tokens % block_size != 0
-
-
-def _swap_blocks(step: Step, request: Request) -> None:
-    table = request.block_tables[0]
-    last = len(table) - 1
-    step.replaced_blocks += [ReplacedBlock(request, 0, 0, table[last]), ReplacedBlock(request, 0, last, table[0])]
+def _shift_blocks(step: Step, request: Request) -> None:
+    shifted = [NULL_BLOCK, *request.block_tables[0][:-1]]
+    step.replaced_blocks += [ReplacedBlock(request, 0, position, block) for position, block in enumerate(shifted)]

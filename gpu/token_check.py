@@ -37,7 +37,7 @@ class Rounding(NamedTuple):
 
 FLOAT32 = Rounding(tolerance=20, most_noise=256)
 BITS_16 = Rounding(tolerance=5, most_noise=16)
-"""Noise in 16 bits is so large that 20 times as much would hide that blocks were swapped, and 256 units any mistake."""
+"""Noise in 16 bits is so large that 20 times as much would hide a wrong block, and 256 units any mistake."""
 
 _NOISE_TOKENS = 48
 _CONTROL_TOKENS = 24
@@ -124,13 +124,13 @@ class TokenCheck:
     is_rounding: bool
     """Whether the noise is small enough to be that: else the executor computes something else, even alone."""
     found: Findings
-    notices_swap: bool
-    """Whether the same check fails for a request two of whose blocks are swapped: else it proves nothing."""
+    notices_shift: bool
+    """Whether the same check fails for a request whose block table is off by one block: else it proves nothing."""
 
     @property
     def passed(self) -> bool:
         """Whether all that was said is right, and the check would have noticed if not."""
-        return self.found.num_tokens > 0 and self.found.allowed and self.is_rounding and self.notices_swap
+        return self.found.num_tokens > 0 and self.found.allowed and self.is_rounding and self.notices_shift
 
 
 def check_tokens(
@@ -153,7 +153,7 @@ def check_tokens(
     said = sorted((one for one in transcripts if one.output), key=lambda one: len(one.prompt) + len(one.output))
     reference = _Reference(decoder)
     if not said:
-        return TokenCheck(0, 0.0, True, Findings(0.0, compares_tokens), notices_swap=False)
+        return TokenCheck(0, 0.0, True, Findings(0.0, compares_tokens), notices_shift=False)
     alone = partial(say_alone, executor, config, poisons=poisons)
     middle = said[len(said) // 2]
     heard = [alone(one.prompt, min(len(one.output), _NOISE_TOKENS)) for one in (said[0], middle, said[-1])]
@@ -164,17 +164,16 @@ def check_tokens(
     most_noise = rounding.most_noise * precision
     tolerance = rounding.tolerance * min(max(noise, precision), most_noise)
     control = Findings(tolerance, compares_tokens)
-    control.add(alone(middle.prompt, _num_control_tokens(middle, config), swaps_blocks=True), reference)
+    control.add(_control(alone, middle, config), reference)
     found = Findings(tolerance, compares_tokens)
     for number, one in enumerate(said, 1):
         found.add(one, reference)
         if on_progress:
             on_progress(number)
-    notices_swap = control.num_wrong_tokens > 0 if compares_tokens else control.num_wrong_logits > 0
-    return TokenCheck(len(said), noise, noise <= most_noise, found, notices_swap)
+    return TokenCheck(len(said), noise, noise <= most_noise, found, notices_shift=control.num_wrong_logits > 0)
 
 
-def _num_control_tokens(said: Transcript, config: EngineConfig) -> int:
-    """How many tokens a request has to say so that its second block is filled in part, and some more."""
-    room = config.max_model_len - len(said.prompt)
-    return min(room, max(0, config.block_size - len(said.prompt)) + _CONTROL_TOKENS)
+def _control(alone: Callable[..., Transcript], said: Transcript, config: EngineConfig) -> Transcript:
+    """A request whose blocks are shifted; its prompt is cut where that leaves no room to decode."""
+    prompt = said.prompt[: max(1, config.max_model_len - _CONTROL_TOKENS)]
+    return alone(prompt, min(_CONTROL_TOKENS, config.max_model_len - len(prompt)), shifts_blocks=True)

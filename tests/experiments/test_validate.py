@@ -75,7 +75,7 @@ def test_all_is_compared_and_checked(facts_of, crowd):
     assert first["steps"] == measured["steps"]
     assert second["requests"] == 12
     assert second["compared"] == "tokens"
-    assert second["notices_swap"]
+    assert second["notices_shift"]
     assert facts["verdict"].startswith("passed: ")
 
 
@@ -155,6 +155,29 @@ def test_without_a_file_of_step_times_they_are_measured_first(kvtwin, crowd):
 )
 def test_every_kind_of_server_passes(facts_of, crowd, options):
     facts, code = facts_of(crowd(6, seed=len(options[0])), *FAST, *options)
+    assert code == 0, facts["checks"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--block-size", 1, "--num-gpu-blocks-override", 160),
+        ("--block-size", 128, "--num-gpu-blocks-override", 3),  # a request has one block
+        ("--block-size", 256, "--num-gpu-blocks-override", 2),
+        ("--block-size", 64, "--max-num-batched-tokens", 128, "--num-gpu-blocks-override", 3),
+    ],
+    ids=lambda options: " ".join(map(str, options)),
+)
+def test_every_block_size_passes(facts_of, crowd, options):
+    facts, code = facts_of(crowd(4), *FAST, *options)
+    assert code == 0, facts["checks"]
+
+
+@pytest.mark.parametrize("prompt_tokens", [1, 16, 17, 127])
+def test_a_single_token_of_output_passes(facts_of, native, prompt_tokens):
+    """With the longest prompt there is no room to decode: the control makes some."""
+    trace = native({"prompt_tokens": prompt_tokens, "output_tokens": 1})
+    facts, code = facts_of(trace, *FAST, "--max-num-batched-tokens", 128)
     assert code == 0, facts["checks"]
 
 
