@@ -40,8 +40,6 @@ def same_decisions(setting: Setting, measured: MeasuredRun) -> Check:
 
 def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRun) -> Check:
     """Every request was told what it is told alone, with no cache; ``executor`` serves nobody any more."""
-    import torch
-
     from gpu.token_check import check_tokens
 
     args, model = setting.args, setting.model
@@ -52,12 +50,10 @@ def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRu
             executor,
             setting.config,
             transcripts,
-            compares_tokens=args.temperature == 0 and model.dtype == torch.float32,
             poisons=args.debug,
             on_progress=advance,
         )
     found = check.found
-    what = "tokens" if found.compares_tokens else "logits"
     if not found.num_tokens:
         words = "nothing was said"
     elif not check.is_rounding:
@@ -66,19 +62,18 @@ def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRu
         words = "proves nothing: it does not notice a block table that is off by one block"
     elif found.first_wrong is not None:
         num_wrong = max(found.num_wrong_tokens, found.num_wrong_logits)
-        words = f"{num_wrong:,} of {found.num_tokens:,} {what} are not those of the request alone: {found.first_wrong}"
+        words = f"{num_wrong:,} of {found.num_tokens:,} tokens are not those of the request alone: {found.first_wrong}"
     elif not found.allowed:
         words = f"{found.num_ties:,} of {found.num_tokens:,} tokens are ties, too many to be rounding"
     else:
         words = (
-            f"{found.num_tokens:,} {what} of {check.num_requests:,} requests are those of each alone, "
+            f"{found.num_tokens:,} tokens of {check.num_requests:,} requests are those of each alone, "
             f"{found.num_ties} ties; logits are within {found.largest_difference:.1e} (alone {check.noise:.1e}); "
             "a block table that is off by one block is noticed"
         )
     return {
         "passed": check.passed,
         "words": words,
-        "compared": what,
         "requests": check.num_requests,
         "tokens": found.num_tokens,
         "ties": found.num_ties,

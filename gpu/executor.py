@@ -78,8 +78,8 @@ class DeviceExecutor(Executor[SubmittedStep]):
         self._decoder = decoder
         self._attention = attention
         self._cache = cache
-        self._temperature = temperature
-        self._seed = seed
+        self.temperature = temperature
+        self.seed = seed
         self._records = records
         self._rows = RequestRows(config.max_running_requests, config.max_model_len, cache.block_size, cache.device)
         self._poison: Poison | None = None
@@ -120,7 +120,7 @@ class DeviceExecutor(Executor[SubmittedStep]):
 
     def _submit(self, step: Step) -> SubmittedStep:
         timer = StepTimer(self._cache.device)
-        self._rows.update(step, self._seed)
+        self._rows.update(step, self.seed)
         inputs = step_inputs(step, self._rows) if step.requests else None
         timer.start_device()
         self._move_blocks(step)
@@ -156,7 +156,7 @@ class DeviceExecutor(Executor[SubmittedStep]):
         last = tokens.last[inputs.sampling]
         logits = self._decoder.logits(hidden[last])
         sampling_rows, positions = inputs.rows[inputs.sampling], tokens.positions[last] + 1
-        sampled = sample(logits, self._temperature, rows.seeds[sampling_rows], positions)
+        sampled = sample(logits, self.temperature, rows.seeds[sampling_rows], positions)
         rows.tokens[sampling_rows, positions] = sampled.int()
         return StepOutputs(tokens, sampled, logits.gather(1, sampled[:, None])[:, 0])
 

@@ -53,7 +53,7 @@ class RequestRows:
             request = admission.request
             row = self._row_of[request] = self._free_rows.pop()
             tokens.add(row, 0, request.content.token_ids(0, request.num_tokens))
-            seeds.add(0, row, [_request_seed(seed, request)])
+            seeds.add(0, row, [request_seed(seed, request.request_id)])
             self._num_blocks[request] = 0
             self._add_blocks(blocks, request, admission.block_tables[0])
         for request, new_blocks in step.new_blocks:
@@ -92,7 +92,7 @@ class _Entries:
             matrix[rows, columns] = values.to(matrix.dtype)
 
 
-def _request_seed(seed: int, request: Request) -> int:
+def request_seed(seed: int, request_id: str) -> int:
     """A seed for one request's sampling: the same wherever it runs, beside whatever else."""
-    digest = blake2b(f"{seed} {request.request_id}".encode(), digest_size=8).digest()
+    digest = blake2b(f"{seed} {request_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1

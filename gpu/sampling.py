@@ -17,9 +17,14 @@ def sample(logits: Tensor, temperature: float, seeds: Tensor, positions: Tensor)
     is computed from integer hashes by operations that a CUDA graph can capture, and is the same on every device up to
     the last bits of a logarithm.
     """
+    return scores(logits, temperature, seeds, positions).argmax(dim=-1)
+
+
+def scores(logits: Tensor, temperature: float, seeds: Tensor, positions: Tensor) -> Tensor:
+    """[N, vocab]: the token with the highest one of a row is the row's."""
     if temperature == 0:
-        return logits.argmax(dim=-1)
-    return (logits / temperature + gumbel_noise(seeds, positions, logits.shape[-1])).argmax(dim=-1)
+        return logits
+    return logits / temperature + gumbel_noise(seeds, positions, logits.shape[-1])
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:

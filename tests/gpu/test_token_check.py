@@ -11,6 +11,7 @@ import torch
 
 from gpu.alone import Transcript, say_alone
 from gpu.executor import DeviceExecutor
+from gpu.sampling import sample
 from gpu.token_check import Findings, check_tokens
 from tests.gpu.device_run import DeviceRun, alone, crowd, small_decoder
 
@@ -43,13 +44,12 @@ class Served:
             for name, output in outputs.items()
         ]
 
-    def check(self, transcripts=None, *, compares_tokens=True):
+    def check(self, transcripts=None):
         return check_tokens(
             self.decoder,
             self.executor,
             self.config,
             self.transcripts if transcripts is None else transcripts,
-            compares_tokens=compares_tokens,
             poisons=self.poisons,
         )
 
@@ -71,21 +71,43 @@ def test_what_a_crowd_said_passes(decoder, seed, memory):
     assert check.found.largest_difference < 1e-4
 
 
-def test_sampled_requests_are_checked_by_their_logits(decoder):
-    served = Served(decoder, 2, temperature=1.0, seed=5)
-    assert served.check(compares_tokens=False).passed
-    assert served.check(compares_tokens=True).found.num_wrong_tokens > 10
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 50.0])
+def test_what_is_drawn_is_drawn_again(decoder, temperature):
+    served = Served(decoder, 2, temperature=temperature, seed=5)
+    check = served.check()
+    assert check.passed, check
+    assert check.found.num_ties <= 1
+    served.executor.seed = 6
+    assert served.check().found.num_wrong_tokens > check.found.num_tokens * min(0.9, temperature / 10)
+
+
+SAMPLE_FAULTS = {
+    "other seeds": lambda logits, temperature, seeds, positions: (logits, temperature, seeds.flip(0), positions),
+    "another position": lambda logits, temperature, seeds, positions: (logits, temperature, seeds, positions + 1),
+    "another temperature": lambda logits, temperature, seeds, positions: (logits, 2.0, seeds, positions),
+    "no noise": lambda logits, temperature, seeds, positions: (logits, 0.0, seeds, positions),
+    "not the largest": lambda logits, temperature, seeds, positions: (-logits, temperature, seeds, positions),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("fault", SAMPLE_FAULTS)
+def test_what_is_drawn_otherwise_is_found(monkeypatch, fault, dtype):
+    monkeypatch.setattr("gpu.executor.sample", lambda *inputs: sample(*SAMPLE_FAULTS[fault](*inputs)))
+    check = Served(small_decoder(dtype=dtype), 1, temperature=1.0).check()
+    assert check.found.num_wrong_logits == 0  # they are right: what is said to them is not
+    assert check.found.num_wrong_tokens > 10
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_in_16_bits_logits_are_compared(dtype):
+def test_in_16_bits_many_tokens_are_ties(dtype):
     """A crowd's noise is within the tolerance, and a wrong block is far beyond."""
     decoder = small_decoder(dtype=dtype)
     for seed in range(4):
-        check = Served(decoder, seed).check(compares_tokens=False)
+        check = Served(decoder, seed).check()
         assert check.passed, check
         assert check.found.largest_difference < check.found.tolerance / 2
-    found = [Served(decoder, seed, 0, ForgetsBlocks).check(compares_tokens=False).passed for seed in range(4)]
+    found = [Served(decoder, seed, 0, ForgetsBlocks).check().passed for seed in range(4)]
     assert found.count(False) >= 2
 
 
@@ -101,13 +123,12 @@ def test_a_wrong_token_is_found(served):
 
 
 @pytest.mark.parametrize("value", [0.01, float("nan"), float("inf")])
-@pytest.mark.parametrize("compares_tokens", [True, False])
-def test_a_wrong_logit_is_found(served, value, compares_tokens):
+def test_a_wrong_logit_is_found(served, value):
     changed = list(served.transcripts)
     logits = list(changed[5].logits)
     logits[0] += value
     changed[5] = replace(changed[5], logits=logits)
-    found = served.check(changed, compares_tokens=compares_tokens).found
+    found = served.check(changed).found
     assert (found.allowed, found.num_wrong_logits, found.num_wrong_tokens) == (False, 1, 0)
     assert found.first_wrong == f"request {changed[5].request_id}, output token 0"
 
@@ -172,7 +193,7 @@ def rounding_to(unit):
 
 @pytest.mark.parametrize(("dtype", "unit"), [(torch.float32, 0.01), (torch.bfloat16, 1.5)], ids=str)
 def test_what_is_no_rounding_excuses_nothing(dtype, unit):
-    check = Served(small_decoder(dtype=dtype), 0, 0, rounding_to(unit)).check(compares_tokens=dtype == torch.float32)
+    check = Served(small_decoder(dtype=dtype), 0, 0, rounding_to(unit)).check()
     assert check.found.num_wrong_tokens == 0
     assert (check.is_rounding, check.passed) == (False, False)
 
@@ -232,14 +253,14 @@ class PreparedReference:
     ("behind", "num_ties", "num_wrong", "allowed"),
     [
         ([0.0] * 10, 0, 0, True),
-        ([0.0] * 9 + [0.9], 1, 0, True),
-        ([0.0] * 8 + [0.9] * 2, 2, 0, False),
-        ([0.0] * 1998 + [0.9] * 2, 2, 0, True),
-        ([0.0] * 9 + [1.1], 0, 1, False),
+        ([0.0] * 9 + [1.9], 1, 0, True),
+        ([0.0] * 8 + [1.9] * 2, 2, 0, False),
+        ([0.0] * 1998 + [1.9] * 2, 2, 0, True),
+        ([0.0] * 9 + [2.1], 0, 1, False),
         ([0.0] * 9 + [float("nan")], 0, 1, False),
     ],
 )
 def test_ties_are_rare(behind, num_ties, num_wrong, allowed):
-    found = Findings(tolerance=1.0, compares_tokens=True)
+    found = Findings(tolerance=1.0, ties_are_rare=True)
     found.add(Transcript("r", [1], [0] * len(behind), [0.0] * len(behind)), PreparedReference(behind))
     assert (found.num_ties, found.num_wrong_tokens, found.allowed) == (num_ties, num_wrong, allowed)
