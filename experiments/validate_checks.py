@@ -58,8 +58,8 @@ def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRu
         words = "nothing was said"
     elif not check.is_rounding:
         words = f"proves nothing: even alone, logits are {check.noise:.1e} off those without a cache, no rounding"
-    elif not check.notices_shift:
-        words = "proves nothing: it does not notice a block table that is off by one block"
+    elif not check.notices_loss:
+        words = "proves nothing: it does not notice a lost block"
     elif found.first_wrong is not None:
         num_wrong = max(found.num_wrong_tokens, found.num_wrong_logits)
         words = f"{num_wrong:,} of {found.num_tokens:,} tokens are not those of the request alone: {found.first_wrong}"
@@ -69,7 +69,7 @@ def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRu
         words = (
             f"{found.num_tokens:,} tokens of {check.num_requests:,} requests are those of each alone, "
             f"{found.num_ties} ties; logits are within {found.largest_difference:.1e} (alone {check.noise:.1e}); "
-            "a block table that is off by one block is noticed"
+            "a lost block is noticed"
         )
     return {
         "passed": check.passed,
@@ -81,7 +81,7 @@ def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRu
         "wrong_logits": found.num_wrong_logits,
         "largest_logit_difference": _finite(found.largest_difference),
         "noise": _finite(check.noise),
-        "notices_shift": check.notices_shift,
+        "notices_loss": check.notices_loss,
         "first_wrong": found.first_wrong,
     }
 

@@ -11,7 +11,7 @@ from engine.block_keys import TokenContent
 from engine.block_pool import NULL_BLOCK
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.executor import ReplacedBlock, Step
+from engine.executor import ReplacedBlock
 from engine.request import Request
 from engine.scheduler import Scheduler
 from gpu.executor import DeviceExecutor
@@ -34,14 +34,14 @@ def say_alone(
     prompt: Sequence[int],
     num_tokens: int,
     *,
-    shifts_blocks: bool = False,
+    loses_block: bool = False,
     poisons: bool = False,
 ) -> Transcript:
     """Serve ``prompt`` alone, with an engine and an empty pool of its own, until it said ``num_tokens``.
 
-    With ``shifts_blocks`` the device is told, once the request decodes, that each of its blocks comes one later, behind
-    block 0: it then reads slots that nobody filled, and misses the latest tokens. (Exchanging blocks would not do: what
-    full ones hold is attended to whatever their place, and there may be only one.)
+    With ``loses_block`` the device is told, once the request decodes, that its first block is block 0: one entry of its
+    table is wrong. (Two entries that are exchanged would not do: what full blocks hold is attended to whatever its
+    place.)
 
     ``executor`` keeps records, and nothing of it is under way; what is served here is not left in its record.
     """
@@ -56,9 +56,9 @@ def say_alone(
     while core.has_work():
         step = core.schedule_next()
         if step is not None:
-            if shifts_blocks and step.requests and step.num_computed_tokens[0] >= len(prompt):
-                shifts_blocks = False
-                _shift_blocks(step, request)
+            if loses_block and step.requests and step.num_computed_tokens[0] >= len(prompt):
+                loses_block = False
+                step.replaced_blocks.append(ReplacedBlock(request, 0, 0, NULL_BLOCK))
             tickets.append(executor.submit(step))
         if core.must_collect():
             core.process(executor.collect(tickets.popleft()).tokens)
@@ -70,8 +70,3 @@ def say_alone(
         [token for step in steps for tokens in step.tokens for token in tokens],
         [logit for step in steps for logits in step.logits for logit in logits],
     )
-
-
-def _shift_blocks(step: Step, request: Request) -> None:
-    shifted = [NULL_BLOCK, *request.block_tables[0][:-1]]
-    step.replaced_blocks += [ReplacedBlock(request, 0, position, block) for position, block in enumerate(shifted)]

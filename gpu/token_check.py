@@ -139,13 +139,13 @@ class TokenCheck:
     is_rounding: bool
     """Whether the noise is small enough to be that: else the executor computes something else, even alone."""
     found: Findings
-    notices_shift: bool
-    """Whether the same check fails for a request whose block table is off by one block: else it proves nothing."""
+    notices_loss: bool
+    """Whether the same check fails for a request that loses its first block: else it proves nothing."""
 
     @property
     def passed(self) -> bool:
         """Whether all that was said is right, and the check would have noticed if not."""
-        return self.found.num_tokens > 0 and self.found.allowed and self.is_rounding and self.notices_shift
+        return self.found.num_tokens > 0 and self.found.allowed and self.is_rounding and self.notices_loss
 
 
 def check_tokens(
@@ -167,7 +167,7 @@ def check_tokens(
     reference = _Reference(decoder, executor.temperature, executor.seed)
     is_float32 = decoder.weights.embedding.dtype == torch.float32
     if not said:
-        return TokenCheck(0, 0.0, True, Findings(0.0, is_float32), notices_shift=False)
+        return TokenCheck(0, 0.0, True, Findings(0.0, is_float32), notices_loss=False)
     alone = partial(say_alone, executor, config, poisons=poisons)
     middle = said[len(said) // 2]
     heard = [alone(one.prompt, min(len(one.output), _NOISE_TOKENS)) for one in (said[0], middle, said[-1])]
@@ -183,10 +183,10 @@ def check_tokens(
         found.add(one, reference)
         if on_progress:
             on_progress(number)
-    return TokenCheck(len(said), noise, noise <= most_noise, found, notices_shift=control.num_wrong_logits > 0)
+    return TokenCheck(len(said), noise, noise <= most_noise, found, notices_loss=control.num_wrong_logits > 0)
 
 
 def _control(alone: Callable[..., Transcript], said: Transcript, config: EngineConfig) -> Transcript:
-    """A request whose blocks are shifted; its prompt is cut where that leaves no room to decode."""
+    """A request that loses a block; its prompt is cut where that leaves no room to decode."""
     prompt = said.prompt[: max(1, config.max_model_len - _CONTROL_TOKENS)]
-    return alone(prompt, min(_CONTROL_TOKENS, config.max_model_len - len(prompt)), shifts_blocks=True)
+    return alone(prompt, min(_CONTROL_TOKENS, config.max_model_len - len(prompt)), loses_block=True)

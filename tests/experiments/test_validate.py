@@ -74,7 +74,7 @@ def test_all_is_compared_and_checked(facts_of, crowd):
     assert (first["passed"], second["passed"]) == (True, True)
     assert first["steps"] == measured["steps"]
     assert second["requests"] == 12
-    assert second["notices_shift"]
+    assert second["notices_loss"]
     assert facts["verdict"].startswith("passed: ")
 
 

@@ -174,7 +174,7 @@ def test_a_model_that_does_not_look_back_proves_nothing():
     for layer in decoder.weights.layers:
         layer.output.zero_()
     check = Served(decoder, 0).check()
-    assert (check.found.allowed, check.notices_shift, check.passed) == (True, False, False)
+    assert (check.found.allowed, check.notices_loss, check.passed) == (True, False, False)
 
 
 def rounding_to(unit):
@@ -219,13 +219,13 @@ def test_alone_it_says_what_is_most_likely(decoder, seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_with_shifted_blocks_it_says_something_else(decoder, seed):
+def test_without_its_first_block_it_says_something_else(decoder, seed):
     served = Served(decoder, seed)
     room = served.config.max_model_len - 60
     prompt = served.arrivals[0].prompt * 60
     right, wrong = (
-        say_alone(served.executor, served.config, prompt[:60], min(room, 30), shifts_blocks=shifts).output
-        for shifts in (False, True)
+        say_alone(served.executor, served.config, prompt[:60], min(room, 30), loses_block=loses).output
+        for loses in (False, True)
     )
     assert right != wrong
 
