@@ -69,19 +69,21 @@ def calibrate(steps: Sequence[MeasuredStep]) -> Calibration:
 
     Of several steps of one shape the median counts. What the device pads is seen from the steps.
     """
-    padded = any(step.num_padded_sequences > step.shape.num_sequences for step in steps if _only_decodes(step))
     rows = _medians(steps)
     decode = [row for row in rows if _only_decodes(row)]
     prefill = [row for row in rows if not _only_decodes(row)]
+    padded_up_to = max(
+        (row.num_padded_sequences for row in decode if row.num_padded_sequences > row.shape.num_sequences), default=0
+    )
     for kind, part in (("steps that only decode", decode), ("steps with prompt tokens", prefill)):
         if len(part) < LEAST_SHAPES:
             raise ValueError(f"expected at least {LEAST_SHAPES} different {kind}, got {len(part)}")
     draw = np.random.default_rng(SEED)
     seen_decode, held_out_decode = _split(decode, draw)
     seen_prefill, held_out_prefill = _split(prefill, draw)
-    trial = CalibratedStepTime({**_fit(seen_decode, seen_prefill, padded), "measured": {}})
+    trial = CalibratedStepTime({**_fit(seen_decode, seen_prefill, padded_up_to), "measured": {}})
     return Calibration(
-        _fit(decode, prefill, padded),
+        _fit(decode, prefill, padded_up_to),
         _errors(trial, held_out_decode),
         _errors(trial, held_out_prefill),
         len(rows),
@@ -107,11 +109,16 @@ def _split(rows: list[MeasuredStep], draw: np.random.Generator) -> tuple[list[Me
     return shuffled[num_held_out:], shuffled[:num_held_out]
 
 
-def _fit(decode: list[MeasuredStep], prefill: list[MeasuredStep], padded: bool) -> dict[str, Any]:
+def _fit(decode: list[MeasuredStep], prefill: list[MeasuredStep], padded_up_to: int) -> dict[str, Any]:
     """The parts of the model's file that are fitted."""
-    batches = np.array([row.num_padded_sequences if padded else row.shape.num_sequences for row in decode])
-    sizes = sorted({int(size) for size in batches}) if padded else _sizes(batches, _DECODE_SIZES)
-    table = _reached(batches, sizes) if padded else _slopes(batches, sizes)
+    if padded_up_to:
+        batches = np.array([row.num_padded_sequences for row in decode])
+        sizes = sorted({int(size) for size in batches})
+        table = _reached(batches, sizes)
+    else:
+        batches = np.array([row.shape.num_sequences for row in decode])
+        sizes = _sizes(batches, _DECODE_SIZES)
+        table = _slopes(batches, sizes)
     increments, (context_ns,) = _solve(decode, table, [[row.shape.context_tokens for row in decode]])
     tokens = np.array([row.shape.total_tokens for row in prefill])
     token_sizes = _sizes(tokens, _TOKEN_SIZES)
@@ -127,7 +134,7 @@ def _fit(decode: list[MeasuredStep], prefill: list[MeasuredStep], padded: bool) 
         "model": CalibratedStepTime.name,
         "decode": {
             "base_ns": _table(sizes, increments),
-            "padded": padded,
+            "padded_up_to": max((size for size in sizes if size <= padded_up_to), default=0),
             "context_token_ns": _rounded(context_ns),
         },
         "prefill": {

@@ -14,15 +14,16 @@ MOST_NS = 1e15
 """The largest time that a file may state, eleven days: sums over a step stay finite."""
 
 _KEYS = ("model", "decode", "prefill", "measured")
-_DECODE = ("base_ns", "padded", "context_token_ns")
+_DECODE = ("base_ns", "padded_up_to", "context_token_ns")
 _PREFILL = ("base_ns", "context_token_ns", "pair_ns", "sequence_ns", "sampled_token_ns")
 
 
 class CalibratedStepTime:
     """Steps that only decode, and all others, each with a table of base times and costs per unit on top.
 
-    *Decode*: a base for the number of sequences, and a cost per context token. Where batches are ``padded`` to the
-    sizes of the table, as those of CUDA graphs are, a step costs what the next size does; else bases are interpolated.
+    *Decode*: a base for the number of sequences, and a cost per context token. Batches of up to ``padded_up_to``
+    sequences (a size of the table) are filled up to its sizes, as those of CUDA graphs are, and cost what the next size
+    does; for others bases are interpolated.
 
     *Prefill*, a step with prompt tokens, alone or beside sequences that decode: a base for all tokens of the step,
     piecewise linear, and costs per context token, query-key pair of prompt tokens, sequence, and token that is sampled.
@@ -41,9 +42,9 @@ class CalibratedStepTime:
         _check_keys("decode.", decode, _DECODE)
         _check_keys("prefill.", prefill, _PREFILL)
         self._decode = _Table("decode.base_ns", decode["base_ns"])
-        self._padded = decode["padded"]
-        if not isinstance(self._padded, bool):
-            raise ValueError(f"decode.padded: expected true or false, got {self._padded!r}")
+        self._padded_up_to = decode["padded_up_to"]
+        if isinstance(self._padded_up_to, bool) or self._padded_up_to not in (0, *self._decode.sizes):
+            raise ValueError(f"decode.padded_up_to: expected 0 or a size of base_ns, got {self._padded_up_to!r}")
         self._decode_context = _nanoseconds("decode.context_token_ns", decode["context_token_ns"])
         self._prefill = _Table("prefill.base_ns", prefill["base_ns"])
         costs = [_nanoseconds(f"prefill.{key}", prefill[key]) for key in _PREFILL[1:]]
@@ -68,7 +69,8 @@ class CalibratedStepTime:
         return round(max(decode_ns, prefill_ns))
 
     def _decode_ns(self, num_sequences: int, context_tokens: int) -> float:
-        base_ns = self._decode.at_next(num_sequences) if self._padded else self._decode.at(num_sequences)
+        is_padded = num_sequences <= self._padded_up_to
+        base_ns = self._decode.at_next(num_sequences) if is_padded else self._decode.at(num_sequences)
         return base_ns + self._decode_context * context_tokens
 
     def describe(self) -> dict[str, float | int | str]:
@@ -77,7 +79,7 @@ class CalibratedStepTime:
         return {
             "model": self.name,
             "decode_base_ns": str(self._decode),
-            "decode_padded": self._padded,
+            "decode_padded_up_to": self._padded_up_to,
             "decode_context_token_ns": self._decode_context,
             "prefill_base_ns": str(self._prefill),
             **{f"prefill_{key}": cost for key, cost in zip(_PREFILL[1:], costs, strict=True)},
@@ -94,15 +96,15 @@ class _Table:
         for size in data:
             if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**31:
                 raise ValueError(f"{where}: expected whole numbers from 1 as sizes, got {size!r}")
-        self._sizes = sorted(data)
-        self._times: list[float] = [_nanoseconds(f"{where}: {size}", data[size]) for size in self._sizes]
-        for size, (before, after) in zip(self._sizes[1:], pairwise(self._times), strict=True):
+        self.sizes = sorted(data)
+        self._times: list[float] = [_nanoseconds(f"{where}: {size}", data[size]) for size in self.sizes]
+        for size, (before, after) in zip(self.sizes[1:], pairwise(self._times), strict=True):
             if after < before:
                 raise ValueError(f"{where}: expected times that do not fall, got {after} at {size} after {before}")
 
     def at(self, size: int) -> float:
         """The time at ``size``, on the line between its neighbours in the table."""
-        sizes, times = self._sizes, self._times
+        sizes, times = self.sizes, self._times
         if size <= sizes[0] or len(sizes) == 1:
             return times[0]
         above = min(bisect_left(sizes, size), len(sizes) - 1)
@@ -112,11 +114,11 @@ class _Table:
 
     def at_next(self, size: int) -> float:
         """The time at the smallest size of the table that is not below ``size``."""
-        index = bisect_left(self._sizes, size)
-        return self._times[index] if index < len(self._sizes) else self.at(size)
+        index = bisect_left(self.sizes, size)
+        return self._times[index] if index < len(self.sizes) else self.at(size)
 
     def __str__(self) -> str:
-        return ", ".join(f"{size}: {time:g}" for size, time in zip(self._sizes, self._times, strict=True))
+        return ", ".join(f"{size}: {time:g}" for size, time in zip(self.sizes, self._times, strict=True))
 
 
 def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -296,7 +296,9 @@ def test_bad_gpu_files(kvtwin, tmp_path, old, new):
         "model: linear\nstep: 1",
         "model: [calibrated]",
         "model: calibrated",
-        "model: calibrated\ndecode: {base_ns: {1: 1}, padded: no, context_token_ns: 1" + "0" * 400 + "}\nmeasured: {}\n"
+        "model: calibrated\ndecode: {base_ns: {1: 1}, padded_up_to: 0, context_token_ns: 1"
+        + "0" * 400
+        + "}\nmeasured: {}\n"
         "prefill: {base_ns: {1: 1}, context_token_ns: 0, pair_ns: 0, sequence_ns: 0, sampled_token_ns: 0}",
         "\x00",
     ],

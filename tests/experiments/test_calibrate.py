@@ -43,7 +43,7 @@ def written(tmp_path_factory):
 def test_the_file_predicts_steps_of_the_size_that_was_measured(written):
     data = yaml.safe_load(written.read_text())
     assert list(data["decode"]["base_ns"]) == [1, 2, 4]
-    assert data["decode"]["padded"] is False
+    assert data["decode"]["padded_up_to"] == 0
     assert data["decode"]["base_ns"][1] > 0
     assert min(data["prefill"]["base_ns"]) == 1
     assert max(data["prefill"]["base_ns"]) == data["measured"]["most_tokens"] == 32
@@ -150,4 +150,4 @@ def test_a_device_that_pads_its_batches():
         (1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (6, 8)
     }  # fmt: skip
     decode = fit(steps).coefficients["decode"]
-    assert (decode["padded"], list(decode["base_ns"])) == (True, [1, 2, 4, 8])
+    assert (decode["padded_up_to"], list(decode["base_ns"])) == (8, [1, 2, 4, 8])

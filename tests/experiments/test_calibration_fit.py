@@ -15,7 +15,7 @@ TRUTH = {
     "model": "calibrated",
     "decode": {
         "base_ns": {1: 5_000_000, 2: 5_100_000, 4: 5_200_000, 8: 6_000_000, 16: 9_000_000},
-        "padded": True,
+        "padded_up_to": 8,
         "context_token_ns": 900.0,
     },
     "prefill": {
@@ -53,7 +53,7 @@ def measured(truth, noise=0.0, repeats=1, seed=1):
 
 
 def unpadded(truth):
-    return {**truth, "decode": {**truth["decode"], "padded": False}}
+    return {**truth, "decode": {**truth["decode"], "padded_up_to": 0}}
 
 
 def test_an_exact_measurement_gives_its_coefficients_back():
@@ -72,12 +72,13 @@ def test_an_exact_measurement_gives_its_coefficients_back():
 def test_padding_is_seen_from_the_steps():
     steps = measured(TRUTH)
     model = CalibratedStepTime(TRUTH)
-    for batch, padded in ((3, 4), (5, 8), (6, 8), (11, 16)):
+    for batch, padded in ((3, 4), (5, 8), (6, 8), (11, 11)):
         shape = StepShape(batch, batch, 0, batch * 200, 0, batch)
         steps.append(MeasuredStep(shape, padded, model.duration_ns(shape)))
     calibration = calibrate(steps)
-    assert calibration.coefficients["decode"]["padded"] is True
-    assert calibration.coefficients["decode"]["base_ns"] == pytest.approx(TRUTH["decode"]["base_ns"], rel=1e-4)
+    assert calibration.coefficients["decode"]["padded_up_to"] == 8
+    base_ns = {**TRUTH["decode"]["base_ns"], 11: 7_125_000}  # between 8 and 16
+    assert calibration.coefficients["decode"]["base_ns"] == pytest.approx(base_ns, rel=1e-4)
     assert calibration.decode_error.max < 1e-3
 
 

@@ -11,7 +11,7 @@ from sim.step_shape import StepShape
 
 FILE = {
     "model": "calibrated",
-    "decode": {"base_ns": {1: 1000, 2: 1100, 8: 2300}, "padded": True, "context_token_ns": 2.5},
+    "decode": {"base_ns": {1: 1000, 2: 1100, 8: 2300}, "padded_up_to": 8, "context_token_ns": 2.5},
     "prefill": {
         "base_ns": {1: 900, 64: 1000, 128: 3000},
         "context_token_ns": 1,
@@ -63,18 +63,23 @@ def test_a_batch_is_padded_to_the_next_size_of_the_table():
 
 
 def test_bases_are_interpolated_where_batches_are_not_padded():
-    model = CalibratedStepTime(changed(decode__padded=False))
+    model = CalibratedStepTime(changed(decode__padded_up_to=0))
     assert [model.duration_ns(decoding(count, 0)) for count in (1, 2, 5, 8)] == [1000, 1100, 1700, 2300]
 
 
-@pytest.mark.parametrize("padded", [True, False])
-def test_the_last_slope_goes_on_above_the_table(padded):
-    model = CalibratedStepTime(changed(decode__padded=padded))
+def test_batches_above_the_largest_padded_one_are_interpolated():
+    model = CalibratedStepTime(changed(decode__base_ns={1: 1000, 2: 1100, 8: 2300, 18: 3300}))
+    assert [model.duration_ns(decoding(count, 0)) for count in (7, 8, 9, 13, 18)] == [2300, 2300, 2400, 2800, 3300]
+
+
+@pytest.mark.parametrize("padded_up_to", [0, 2, 8])
+def test_the_last_slope_goes_on_above_the_table(padded_up_to):
+    model = CalibratedStepTime(changed(decode__padded_up_to=padded_up_to))
     assert model.duration_ns(decoding(10, 0)) == 2700
 
 
 def test_one_size_stands_for_all():
-    model = CalibratedStepTime(changed(decode__base_ns={4: 50}))
+    model = CalibratedStepTime(changed(decode__base_ns={4: 50}, decode__padded_up_to=4))
     assert [model.duration_ns(decoding(count, 0)) for count in (1, 4, 100)] == [50, 50, 50]
 
 
@@ -86,7 +91,7 @@ def test_prompt_tokens_beside_decoding_sequences():
 
 
 def test_prompt_tokens_do_not_make_a_decode_step_shorter():
-    model = CalibratedStepTime(changed(decode__base_ns={1: 10_000}))
+    model = CalibratedStepTime(changed(decode__base_ns={1: 10_000}, decode__padded_up_to=1))
     assert model.duration_ns(shape_of([(100, 1, False, True), (0, 1, True, True)])) == 10_000 + 255
 
 
@@ -107,14 +112,18 @@ tables = st.dictionaries(st.integers(1, 5000), nanoseconds, min_size=1, max_size
 )
 files = st.builds(
     lambda decode, padded, slope, prefill, costs: changed(
-        decode={"base_ns": decode, "padded": padded, "context_token_ns": slope},
+        decode={
+            "base_ns": decode,
+            "padded_up_to": [0, *decode][padded % (1 + len(decode))],
+            "context_token_ns": slope,
+        },
         prefill={
             "base_ns": prefill,
             **dict(zip(("context_token_ns", "pair_ns", "sequence_ns", "sampled_token_ns"), costs, strict=True)),
         },
     ),
     tables,
-    st.booleans(),
+    st.integers(0, 6),
     nanoseconds,
     tables,
     st.tuples(*[nanoseconds] * 4),
@@ -146,8 +155,9 @@ def test_a_step_that_grows_takes_no_less(data, step, draw):
     [
         ({"decode": None}, "decode: expected, but missing"),
         ({"decode": 3}, "decode: expected a mapping, got 3"),
-        ({"decode__padded": None}, "decode.padded: expected, but missing"),
-        ({"decode__padded": 1}, "decode.padded: expected true or false, got 1"),
+        ({"decode__padded_up_to": None}, "decode.padded_up_to: expected, but missing"),
+        ({"decode__padded_up_to": 3}, "decode.padded_up_to: expected 0 or a size of base_ns, got 3"),
+        ({"decode__padded_up_to": True}, "expected 0 or a size of base_ns, got True"),
         ({"prefill__pair_s": 1}, "prefill.pair_s: unknown, expected only base_ns, context_token_ns, pair_ns"),
         ({"prefill__pair_ns": "1"}, "prefill.pair_ns: expected a number of nanoseconds, got '1'"),
         ({"prefill__pair_ns": True}, "prefill.pair_ns: expected a number"),
