@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         _complain(f"error: {error}")
         return 2
-    except KeyboardInterrupt:
-        _complain("interrupted")
+    except KeyboardInterrupt as interrupt:
+        _complain(str(interrupt) or "interrupted")
         return 130
     except BrokenPipeError:
         # The reader went away (`kvtwin ... | head`).

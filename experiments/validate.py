@@ -117,7 +117,8 @@ def run(args: argparse.Namespace) -> int:
 def validate(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Both runs, the comparison and the checks; what ``--out`` keeps is written into ``folder``.
 
-    UserError: a setting that cannot be, or the device's memory is used up; what was run is kept with ``--out`` then.
+    UserError: a setting that cannot be, or the device's memory is used up. ``--out`` keeps what was run then, and when
+    the user interrupts.
     """
     setting = resolve(args)
     for warning in setting.workload.warnings:
@@ -126,15 +127,17 @@ def validate(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         executor = setting.model.executor(setting.config, temperature=args.temperature, seed=args.seed, records=True)
         predictor = make_predictor(setting, executor)
         measured = measure(setting, executor)
-    _write(folder / "measured", measured.files)
-    if measured.failure:
-        raise UserError(_kept(args, folder, measured.failure))
-    records = measured.transcripts.with_outputs(setting.records)
-    _write(folder / "predicted", predict(setting, records, predictor))
+    write_run_folder(folder / "measured", measured.files)
     try:
+        if measured.failure:
+            raise measured.failure
+        records = measured.transcripts.with_outputs(setting.records)
+        write_run_folder(folder / "predicted", predict(setting, records, predictor))
         checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executor, measured)}
     except DeviceError as error:
         raise UserError(_kept(args, folder, str(error))) from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_kept(args, folder, "interrupted")) from None
     runs = Run(folder / "measured"), Run(folder / "predicted")
     times = step_times(measured, predictor)
     facts = {"heading": _heading(setting, predictor, runs[0])} | validation_facts(*runs, times)
@@ -162,12 +165,6 @@ def _staging(out: Path | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write(folder: Path, files: dict[str, bytes]) -> None:
-    folder.mkdir()
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
 
 
 def _kept(args: argparse.Namespace, folder: Path, failure: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from engine.executed_step import ExecutedStep
 from experiments import executed_steps
 from experiments.host_memory import host_figures
+from experiments.interruption import InterruptibleExecutor
 from experiments.miss_sources import MissSources
 from experiments.run_facts import Stopwatch, request_progress, request_rate, run_configuration
 from experiments.run_folder import run_files
@@ -38,27 +39,32 @@ class MeasuredRun:
     decided: Sequence[DecidedStep]
     executed: Sequence[ExecutedStep]
     transcripts: Transcripts
-    failure: str | None
-    """Why it ended early, if it did."""
+    failure: BaseException | None
+    """Why it ended early, if it did: the device's memory was used up, or the user interrupted."""
 
 
 def measure(setting: Setting, executor: DeviceExecutor) -> MeasuredRun:
     """Serve the workload for real, on a virtual clock that passes the time that the device was busy."""
     from gpu.errors import OutOfDeviceMemory
 
-    misses, transcripts, failure = MissSources(setting.config), Transcripts(executor), None
+    misses, transcripts = MissSources(setting.config), Transcripts(executor)
+    interruptible = InterruptibleExecutor(executor)
+    failure: BaseException | None
     executor.executed.clear()  # what was measured before is not of this run
     stopwatch = Stopwatch()
     with request_progress("measuring", len(setting.records)) as advance:
-        simulation = setting.simulation(executor, advance)
+        simulation = setting.simulation(interruptible, advance)
         decisions = DecisionRecorder(simulation.scheduler)
         simulation.observers += [misses, decisions, transcripts]
         if setting.args.debug:
             executor.poison(simulation.scheduler.kv_cache.pool)
         try:
-            recorder = simulation.run(setting.records)
-        except OutOfDeviceMemory as error:
-            recorder, failure = simulation.close(), str(error)
+            with interruptible.listening():
+                recorder = simulation.run(setting.records)
+        except (OutOfDeviceMemory, KeyboardInterrupt) as error:
+            recorder, failure = simulation.close(), error
+        else:
+            failure = KeyboardInterrupt() if interruptible.is_interrupted else None  # behind the last step
     files = _files(setting, recorder, misses, None, {"model": "measured"}, stopwatch)
     files[executed_steps.NAME] = executed_steps.executed_file(decisions.steps, executor.executed)
     return MeasuredRun(files, decisions.steps, list(executor.executed), transcripts, failure)

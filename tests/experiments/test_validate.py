@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 
 import pytest
 import yaml
@@ -365,6 +366,64 @@ def test_memory_that_runs_out_leaves_the_record_of_what_ran(kvtwin, crowd, tmp_p
     assert kvtwin("plot", out / "measured").code == 0
     calls.clear()
     kvtwin("validate", crowd(), *FAST).complains("no more", "--out DIR keeps the record")
+
+
+@pytest.fixture
+def interrupts():
+    """As at a terminal; a shell's background jobs ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupting_at(step_index, times=1):
+    class Interrupts(DeviceExecutor):
+        """The user interrupts while this works."""
+
+        def submit(self, step):
+            if step.index == step_index:
+                for _ in range(times):
+                    signal.raise_signal(signal.SIGINT)
+            return super().submit(step)
+
+    return Interrupts
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("options", [(), ("--no-async-scheduling",), ("--warmup-requests", 2)])
+def test_an_interrupted_run_leaves_the_record_of_what_ran(kvtwin, crowd, tmp_path, monkeypatch, options):
+    replace_executor(monkeypatch, interrupting_at(30))
+    out = tmp_path / "out"
+    outcome = kvtwin("validate", crowd(), *FAST, *options, "--out", out)
+    assert (outcome.code, outcome.out) == (130, ""), outcome
+    assert outcome.err == f"kvtwin: interrupted; {out / 'measured'} has the record of what ran\n"
+    assert [path.name for path in tmp_path.glob("*out*")] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["measured"]
+    decided, executed = read_executed_steps(Run(out / "measured"))
+    assert 0 <= len(decided) - len(executed) <= 2
+    assert decided[-1].index == 30
+    assert kvtwin("calibrate", "--from", out / "measured").code in (0, 2)
+    assert kvtwin("report", out / "measured").code == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_who_interrupts_twice_does_not_wait(kvtwin, crowd, tmp_path, monkeypatch):
+    replace_executor(monkeypatch, interrupting_at(30, times=2))
+    outcome = kvtwin("validate", crowd(), *FAST, "--out", tmp_path / "out")
+    assert outcome.code == 130, outcome
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_who_interrupts_the_check_keeps_both_runs(kvtwin, crowd, tmp_path, monkeypatch):
+    monkeypatch.setattr(Decoder, "dense_logits", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    out = tmp_path / "out"
+    outcome = kvtwin("validate", crowd(3), *FAST, "--out", out)
+    assert outcome.code == 130, outcome
+    assert sorted(path.name for path in out.iterdir()) == ["measured", "predicted"]
+    outcome = kvtwin("validate", crowd(3), *FAST)
+    assert (outcome.code, outcome.err) == (130, "kvtwin: interrupted; --out DIR keeps the record of what ran\n")
 
 
 def test_memory_that_the_check_lacks_leaves_both_runs(kvtwin, crowd, tmp_path, monkeypatch):
