@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,8 +172,10 @@ def _check_free(path: Path) -> None:
     """UserError if something is there, or nothing can be: before anything is measured."""
     if os.path.lexists(path):
         raise UserError(f"--out {path}: already exists; name a new file")
-    if not os.access(path.parent, os.W_OK) or not path.parent.is_dir():
-        raise UserError(f"--out {path}: {path.parent} is not a folder that can be written to")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError:
+        raise UserError(f"--out {path}: {path.parent} is not a folder that can be written to") from None
 
 
 def _write(path: Path, text: str) -> None:

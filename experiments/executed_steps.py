@@ -34,7 +34,7 @@ def executed_file(decided: Sequence[DecidedStep], executed: Sequence[ExecutedSte
 
 
 def read_executed_steps(run: Run) -> tuple[list[DecidedStep], list[ExecutedStep]]:
-    """All steps that were scheduled, and those that were completed. UserError: ``run`` has no such file."""
+    """All steps that were scheduled, and those that were completed. UserError: no such file, or a damaged one."""
     path = run.path / NAME
     if not path.is_file():
         raise UserError(f"{run.path}: has no {NAME}: it was not measured")
@@ -43,11 +43,26 @@ def read_executed_steps(run: Run) -> tuple[list[DecidedStep], list[ExecutedStep]
         raise UserError(f"{path}: another version of kvtwin wrote it; run it again")
     tables, device_tables = _Tables(), _Tables()
     decided, executed = [], []
-    for row in table.to_pylist():
-        decided.append(_decided_step(row, tables))
-        if row["duration_ns"] is not None:
-            executed.append(_executed_step(row, device_tables))
+    for number, row in enumerate(table.to_pylist(), 1):
+        if missing := _missing(row):
+            raise UserError(f"{path}: damaged: row {number} has no {missing}")
+        try:
+            decided.append(_decided_step(row, tables))
+            if row["duration_ns"] is not None:
+                executed.append(_executed_step(row, device_tables))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: damaged: row {number}: {error}") from None
     return decided, executed
+
+
+def _missing(row: dict[str, Any]) -> str | None:
+    """A column that must have a value in this row, and has none."""
+    is_completed = row["duration_ns"] is not None
+    for name, value in row.items():
+        is_delivered = name in _TIMES or name.startswith("device_")
+        if value is None and name != "output_tokens" and (is_completed or not is_delivered):
+            return name
+    return None
 
 
 class _Tables:

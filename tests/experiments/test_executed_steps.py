@@ -1,8 +1,11 @@
 """``executed.parquet``: what a measured run leaves is read back as it was, and can be used without kvtwin."""
 
 from dataclasses import fields, replace
+from shutil import copytree
 
 import pandas
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,3 +105,26 @@ def test_all_fields_are_kept(tmp_path):
     _, executed = read_executed_steps(written(measured, tmp_path / "run"))
     assert executed[3].logits == logits
     assert {field.name for field in fields(ExecutedStep) if not getattr(executed[3], field.name)} == set()
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    return written(measure("fork"), tmp_path_factory.mktemp("runs") / "run")
+
+
+COLUMNS = pyarrow.parquet.read_schema(pyarrow.BufferReader(executed_file([], []))).names
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [(name, None) for name in COLUMNS if name not in ("output_tokens", "duration_ns")]
+    + [(name, []) for name in ("kept_blocks", "new_blocks", "device_kept_blocks", "request_ids")],
+)
+def test_a_damaged_file_is_one_line(tmp_path, whole_run, column, value):
+    copytree(whole_run.path, tmp_path / "run")
+    path = tmp_path / "run" / NAME
+    table = pyarrow.parquet.read_table(path)
+    damaged = table.to_pydict() | {column: [value] * len(table)}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pydict(damaged, schema=table.schema), path)
+    with pytest.raises(UserError, match=f"{NAME}: damaged: row 1"):
+        read_executed_steps(Run(path.parent))
