@@ -31,6 +31,8 @@ CPU_BATCHED_TOKENS = 1024
 CPU_SEQS = 64
 """A laptop's stand-ins for the defaults that vLLM derives from a GPU."""
 
+_MEASURED = "the device's memory is measured; --kv-cache-memory-bytes says how much the cache has"
+
 _ELSEWHERE = {
     "gpu": (None, "the device is --device"),
     "tensor_parallel_size": (1, "one device computes here"),
@@ -38,6 +40,10 @@ _ELSEWHERE = {
     "kv_cache_dtype": ("auto", "the cache is of the model's dtype here"),
     "speculative_config": (None, "drafts are not computed here"),
     "ignore_eos": (True, "outputs are as long as the workload says"),
+    "weight_bytes": (None, _MEASURED),
+    "activation_peak_bytes": (None, _MEASURED),
+    "cuda_graph_bytes": (None, _MEASURED),
+    "other_bytes": (None, _MEASURED),
 }
 """Options of a replay that a real run cannot follow, by name: the only value that they may have, and why."""
 

@@ -64,10 +64,11 @@ class _Grid:
         )
 
     def decodes(self) -> Iterator[PlannedStep]:
+        previous = 0
         for size in sorted({*(size for size in BATCH_SIZES if size < self._seats), self._seats}):
             for context_tokens in _levels(2, self._longest(size), self._num_levels):
                 yield (_decoding(context_tokens),) * size
-            fewer = size - size // 4
+            fewer, previous = (previous + size + 1) // 2, size
             longest = self._longest(fewer)
             yield tuple(_decoding(max(2, longest * (index + 1) // fewer)) for index in range(fewer))
 

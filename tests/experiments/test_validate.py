@@ -298,6 +298,7 @@ def test_nothing_served_proves_nothing(facts_of, native):
     [
         (("--gpu", "h200"), ["--gpu: the device is --device"]),
         (("--tensor-parallel-size", 2), ["--tensor-parallel-size: one device"]),
+        (("--weight-bytes", "1GiB"), ["--weight-bytes: the device's memory is measured"]),
         (("--kv-cache-dtype", "fp8"), ["--kv-cache-dtype"]),
         (("--no-ignore-eos",), ["--ignore-eos"]),
         (("--speculative-config", "{}"), ["--speculative-config: drafts"]),

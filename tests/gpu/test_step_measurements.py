@@ -1,6 +1,7 @@
 """Steps made up to be measured: what the grid holds, and that the executor really runs them."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig
+from gpu.cuda_graphs import BATCH_SIZES
 from gpu.device_model import DeviceModel, open_device
 from gpu.errors import DeviceError
 from gpu.step_grid import num_blocks_of, step_grid
@@ -57,6 +59,14 @@ def test_the_grid_reaches_what_the_server_allows():
     assert {sequence.samples for step in others for sequence in step} == {True, False}
     assert any(len({sequence.is_decoding for sequence in step}) == 2 for step in others)
     assert len(step_grid(CONFIG, 5)) > len(steps)
+
+
+def test_the_grid_has_a_batch_between_any_two_sizes_of_graphs():
+    config = EngineConfig(num_blocks=4000, max_model_len=256, max_num_seqs=300, max_num_batched_tokens=512)
+    batches = {len(step) for step in step_grid(config, 2) if all(sequence.is_decoding for sequence in step)}
+    assert {*BATCH_SIZES, 300} <= batches
+    for smaller, larger in pairwise((*BATCH_SIZES[1:], 300)):
+        assert any(smaller < batch < larger for batch in batches)
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
