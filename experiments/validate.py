@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="shorten prompts, outputs and what prompts share",
     )
-    add("--temperature", type=Number(), default=0.0, metavar="T", help="of sampling; 0: greedy")
+    add("--temperature", type=Number(0, 100), default=0.0, metavar="T", help="of sampling; 0: greedy")
     add(
         "--step-time",
         metavar="FILE",

@@ -21,10 +21,10 @@ def sample(logits: Tensor, temperature: float, seeds: Tensor, positions: Tensor)
 
 
 def scores(logits: Tensor, temperature: float, seeds: Tensor, positions: Tensor) -> Tensor:
-    """[N, vocab]: the token with the highest one of a row is the row's."""
+    """[N, vocab], in units of logits: the token with the highest one of a row is the row's."""
     if temperature == 0:
         return logits
-    return logits / temperature + gumbel_noise(seeds, positions, logits.shape[-1])
+    return logits + temperature * gumbel_noise(seeds, positions, logits.shape[-1])  # finite, however cold
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:

@@ -80,7 +80,7 @@ class _Reference:
         for rows, tokens, at in zip(logits.split(_ROWS), output.split(_ROWS), positions.split(_ROWS), strict=True):
             of_all = scores(rows, self._temperature, torch.full_like(at, seed), at)
             parts.append(of_all.amax(dim=1) - of_all.gather(1, tokens[:, None])[:, 0])
-        return torch.cat(parts) * (self._temperature or 1.0)
+        return torch.cat(parts)
 
     def differences(self, said: Transcript) -> Tensor:
         """How far the executor's logits are from these."""

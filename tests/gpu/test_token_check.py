@@ -71,12 +71,14 @@ def test_what_a_crowd_said_passes(decoder, seed, memory):
     assert check.found.largest_difference < 1e-4
 
 
-@pytest.mark.parametrize("temperature", [0.01, 1.0, 50.0])
+@pytest.mark.parametrize("temperature", [1e-45, 0.01, 1.0, 100.0])
 def test_what_is_drawn_is_drawn_again(decoder, temperature):
     served = Served(decoder, 2, temperature=temperature, seed=5)
     check = served.check()
     assert check.passed, check
     assert check.found.num_ties <= 1
+    if temperature < 0.01:  # as if greedy
+        return
     served.executor.seed = 6
     assert served.check().found.num_wrong_tokens > check.found.num_tokens * min(0.9, temperature / 10)
 
