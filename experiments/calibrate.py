@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace) -> tuple[list[MeasuredStep], dict[str, Any]]:
     with device_errors():
+        import scipy.optimize  # noqa: F401 - the fit needs it: who lacks it is told before minutes are spent
+
         model = load_device_model(args)
         config = _config(args, model)
         executor = model.executor(config, records=True)
