@@ -36,6 +36,20 @@ class Decoder:
         self._layer_ops = layer_ops
         self._frequencies = config.rope.frequencies(config.head_dim, weights.embedding.device)
 
+    def new_cache(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> PagedCache:
+        """An empty cache for this model, beside its weights. DeviceError: there is no memory for it."""
+        config, embedding = self.config, self.weights.embedding
+        return PagedCache(
+            config.num_layers,
+            num_blocks,
+            block_size,
+            config.num_kv_heads,
+            config.head_dim,
+            dtype=embedding.dtype,
+            device=embedding.device,
+            num_host_blocks=num_host_blocks,
+        )
+
     def forward(self, token_ids: Tensor, positions: Tensor, cache: PagedCache, batch: AttentionBatch) -> Tensor:
         """Compute tokens [T] at their positions [T]; the result is [T, hidden], after the final norm.
 

@@ -16,7 +16,6 @@ from gpu.errors import DeviceError, memory_for
 from gpu.executor import DeviceExecutor
 from gpu.layer_ops import LayerOps, TorchLayerOps
 from gpu.memory_profile import run_largest_step
-from gpu.paged_cache import PagedCache
 from gpu.random_weights import RandomWeights
 from gpu.torch_attention import TorchAttention
 
@@ -68,19 +67,10 @@ class DeviceModel:
         self, config: EngineConfig, *, temperature: float = 0.0, seed: int = 0, records: bool = False
     ) -> DeviceExecutor:
         """An executor with a cache of its own, as large as ``config`` says. DeviceError: it cannot be had."""
-        model = self.decoder.config
         with memory_for(f"an executor with {config.num_blocks:,} blocks on {self.device}"):
             self._warm_up(config)
-            cache = PagedCache(
-                model.num_layers,
-                config.num_blocks,
-                config.block_size,
-                model.num_kv_heads,
-                model.head_dim,
-                dtype=self.dtype,
-                device=self.device,
-                num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
-            )
+            num_host_blocks = config.num_swap_blocks + config.num_offload_blocks
+            cache = self.decoder.new_cache(config.num_blocks, config.block_size, num_host_blocks)
             return DeviceExecutor(
                 self.decoder,
                 self.attention,

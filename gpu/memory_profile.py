@@ -13,7 +13,6 @@ from engine.sizing.model_shape import ModelShape
 from gpu.attention import AttentionBatch
 from gpu.decoder import Decoder
 from gpu.errors import DeviceError, memory_for
-from gpu.paged_cache import PagedCache
 from gpu.sampling import sample
 
 CUDA_GRAPH_BYTES = 2 * GIB
@@ -72,14 +71,11 @@ def run_largest_step(decoder: Decoder, num_tokens: int, num_sequences: int, bloc
 
     Their cache is a single block, which all tables name and nothing is written to.
     """
-    weights, config = decoder.weights, decoder.config
-    device, dtype = weights.embedding.device, weights.embedding.dtype
+    device = decoder.weights.embedding.device
     num_sequences = min(num_sequences, num_tokens)
     each, rest = divmod(num_tokens, num_sequences)
     query_tokens = [each] * (num_sequences - 1) + [each + rest]
-    cache = PagedCache(
-        config.num_layers, 1, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
-    )
+    cache = decoder.new_cache(1, block_size)
     starts = torch.tensor([0, *query_tokens], device=device).cumsum(0)
     batch = AttentionBatch(
         slots=torch.full((num_tokens,), -1, device=device),
@@ -90,7 +86,7 @@ def run_largest_step(decoder: Decoder, num_tokens: int, num_sequences: int, bloc
         max_query_tokens=query_tokens[-1],
         max_context_tokens=query_tokens[-1],
     )
-    positions = torch.arange(num_tokens, device=device) % config.max_position_tokens
+    positions = torch.arange(num_tokens, device=device) % decoder.config.max_position_tokens
     logits = decoder.logits(decoder.forward(torch.zeros_like(positions), positions, cache, batch)[starts[1:] - 1])
     seeds = torch.zeros(num_sequences, dtype=torch.int64, device=device)
     return sample(logits, 1.0, seeds, seeds)

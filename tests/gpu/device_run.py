@@ -17,7 +17,6 @@ from gpu.attention import Attention
 from gpu.decoder import Decoder
 from gpu.decoder_config import TINY
 from gpu.executor import DeviceExecutor
-from gpu.paged_cache import PagedCache
 from gpu.random_weights import random_weights
 from gpu.torch_attention import TorchAttention
 
@@ -66,17 +65,8 @@ class DeviceRun:
     ) -> None:
         self.scheduler = Scheduler(config)
         self.core = EngineCore(self.scheduler)
-        model = decoder.config
-        cache = PagedCache(
-            model.num_layers,
-            config.num_blocks,
-            config.block_size,
-            model.num_kv_heads,
-            model.head_dim,
-            dtype=decoder.weights.embedding.dtype,
-            device=CPU,
-            num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
-        )
+        num_host_blocks = config.num_swap_blocks + config.num_offload_blocks
+        cache = decoder.new_cache(config.num_blocks, config.block_size, num_host_blocks)
         self.executor = executor_class(decoder, attention, cache, config, records=True, **options)
         self.outputs: dict[str, list[int]] = {}
         self._checker = InvariantChecker(self.scheduler)

@@ -1,15 +1,13 @@
 """Check 1 on a device: a simulation that is fed with a real run's outputs arrives at what the device's tensors held."""
 
 import pytest
-import torch
 
 from gpu.executor import DeviceExecutor
-from gpu.paged_cache import PagedCache
 from gpu.torch_attention import TorchAttention
 from sim.decided_steps import DecisionRecorder
 from sim.decision_check import check_decisions
 from sim.serving import ServerSimulation
-from tests.gpu.device_run import CPU, crowd, small_decoder
+from tests.gpu.device_run import crowd, small_decoder
 from workloads.request_record import RequestRecord
 
 MEMORIES = {
@@ -35,17 +33,8 @@ def measure(seed, memory, sampling, spoil=lambda executor: None):
         )
         for number, arrival in sorted(enumerate(arrivals), key=lambda entry: entry[1].turn)
     ]
-    model = decoder.config
-    cache = PagedCache(
-        model.num_layers,
-        config.num_blocks,
-        config.block_size,
-        model.num_kv_heads,
-        model.head_dim,
-        dtype=torch.float32,
-        device=CPU,
-        num_host_blocks=config.num_swap_blocks + config.num_offload_blocks,
-    )
+    num_host_blocks = config.num_swap_blocks + config.num_offload_blocks
+    cache = decoder.new_cache(config.num_blocks, config.block_size, num_host_blocks)
     executor = DeviceExecutor(decoder, TorchAttention(), cache, config, records=True)
     spoil(executor)
     simulation = ServerSimulation(config, executor)

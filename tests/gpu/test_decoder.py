@@ -9,7 +9,6 @@ from gpu.attention import AttentionBatch
 from gpu.decoder import Decoder
 from gpu.decoder_config import TINY
 from gpu.errors import OutOfDeviceMemory
-from gpu.paged_cache import PagedCache
 from gpu.random_weights import random_weights
 from gpu.rope import Rope
 from gpu.torch_attention import TorchAttention
@@ -43,22 +42,13 @@ class PagedRun:
     """Sequences computed piece by piece in one cache, whose blocks are handed out in a shuffled order."""
 
     def __init__(self, decoder, sequences):
-        config = decoder.config
         self.decoder = decoder
         self.sequences = sequences
         self.computed = [0] * len(sequences)
         widths = [-(-len(tokens) // BLOCK_SIZE) for tokens in sequences]
         blocks = 1 + torch.randperm(sum(widths), generator=torch.Generator().manual_seed(2))
         self.tables = [part.tolist() for part in blocks.split(widths)]
-        self.cache = PagedCache(
-            config.num_layers,
-            1 + len(blocks),
-            BLOCK_SIZE,
-            config.num_kv_heads,
-            config.head_dim,
-            dtype=torch.float32,
-            device=CPU,
-        )
+        self.cache = decoder.new_cache(1 + len(blocks), BLOCK_SIZE)
         self.cache.poison(blocks.tolist())
 
     def step(self, pieces):
