@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
-from tqdm import tqdm
 
 from engine.config import EngineConfig
-from experiments.calibration import FULL, Progress, extent, measured_steps, steps_of_run, where_and_when
+from experiments.calibration import FULL, extent, measured_steps, progress_bar, steps_of_run, where_and_when
 from experiments.calibration_fit import Calibration, HoldOutError, MeasuredStep, calibrate
 from experiments.catalogue import load_model
 from experiments.device_options import add_device_arguments, device_errors, load_device_model
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
-from experiments.run_facts import PROGRESS_DELAY_S
 from experiments.run_reader import Run, written_by_this_version
 from experiments.whole_files import whole_file
 
@@ -53,14 +48,21 @@ _LIMITS = {"cpu": _Limits(4096, 32, 2048), "cuda": _Limits(32768, 256, 8192)}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is measured, and where it is written."""
-    parser.add_argument("--model", default="tiny", metavar="NAME", help="as for replay")
+    parser.add_argument(
+        "--model", default="tiny", metavar="NAME", help="name from `kvtwin models`, or a path to a config.json"
+    )
     add_device_arguments(parser)
-    add = parser.add_argument_group("steps to measure, up to (by the device)").add_argument
-    add("--max-model-len", type=Whole(2), metavar="TOKENS", help="longest context")
-    add("--max-num-seqs", type=Whole(), metavar="SEQS", help="requests per step")
-    add("--max-num-batched-tokens", type=Whole(), metavar="TOKENS", help="tokens per step")
+    add = parser.add_argument_group("steps to measure, up to").add_argument
+    add("--max-model-len", type=Whole(2), metavar="TOKENS", help="longest context (else 4096 on a CPU, 32768 on a GPU)")
+    add("--max-num-seqs", type=Whole(), metavar="SEQS", help="requests per step (else 32, 256)")
+    add("--max-num-batched-tokens", type=Whole(), metavar="TOKENS", help="tokens per step (else 2048, 8192)")
     add("--block-size", type=Whole(), default=16, metavar="TOKENS", help="tokens per block")
-    add("--num-gpu-blocks-override", type=Whole(2), metavar="BLOCKS", help="blocks of the cache")
+    add(
+        "--num-gpu-blocks-override",
+        type=Whole(2),
+        metavar="BLOCKS",
+        help="blocks of the cache (else 2049 on a CPU; on a GPU as many as fit)",
+    )
     add("--limit-s", type=Number(0, above=True), default=180.0, metavar="SECONDS", help="measure no longer than this")
     add("--seed", type=Whole(0), default=0, help="of random weights")
     add = parser.add_argument
@@ -101,7 +103,7 @@ def _measure(args: argparse.Namespace) -> tuple[list[MeasuredStep], dict[str, An
         model = load_device_model(args)
         config = _config(args, model)
         executor = model.executor(config, records=True)
-        with _progress() as progress:
+        with progress_bar(args.limit_s) as progress:
             steps = measured_steps(executor, config, model.decoder.config.vocab_size, FULL, args.limit_s, progress)
     return steps, where_and_when(model, config)
 
@@ -140,19 +142,6 @@ def _num_blocks(args: argparse.Namespace, model: DeviceModel, limits: _Limits) -
         block_size=args.block_size,
     )
     return min(used, budget.available_bytes // model.block_bytes(args.block_size))
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    with tqdm(
-        desc="measuring", unit=" visits", mininterval=0.5, delay=PROGRESS_DELAY_S, leave=False, file=sys.stderr
-    ) as bar:
-
-        def show(num_done: int, num_all: int) -> None:
-            bar.total = num_all
-            bar.update(num_done - bar.n)
-
-        yield show
 
 
 def _heading(calibration: Calibration) -> list[str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tqdm import tqdm
 
 from engine.config import EngineConfig
 from experiments.calibration_fit import Calibration, HoldOutError, MeasuredStep, calibrate
 from experiments.executed_steps import read_executed_steps
+from experiments.run_facts import PROGRESS_DELAY_S
 from experiments.run_reader import Run
 from experiments.version import kvtwin_version
 from sim.step_shape import step_shape
@@ -43,7 +48,9 @@ def quick_calibration(
     ValueError: the pool or the batches are so small that there is too little to measure. For the executor,
     :func:`gpu.step_measurements.measure_steps` says what it must be, and what becomes of its cache.
     """
-    return calibrate(measured_steps(executor, config, vocab_size, QUICK, limit_s))
+    with progress_bar(limit_s) as progress:
+        steps = measured_steps(executor, config, vocab_size, QUICK, limit_s, progress)
+    return calibrate(steps)
 
 
 def measured_steps(
@@ -82,6 +89,26 @@ def measured_steps(
         for measurement in measurements
         for duration_ns in measurement.durations_ns
     ]
+
+
+@contextmanager
+def progress_bar(limit_s: float) -> Iterator[Progress]:
+    """Show how far a measurement of at most ``limit_s`` seconds is, and warn if it ends before all is done."""
+    with tqdm(
+        desc="measuring steps", unit=" visits", mininterval=0.5, delay=PROGRESS_DELAY_S, leave=False, file=sys.stderr
+    ) as bar:
+
+        def show(num_done: int, num_all: int) -> None:
+            bar.total = num_all
+            bar.update(num_done - bar.n)
+
+        yield show
+    if bar.n and bar.n < bar.total:
+        print(
+            f"kvtwin: warning: step times: {bar.n:,} of {bar.total:,} measurements fitted into {limit_s:g} s; how long "
+            "the largest steps take may be a guess",
+            file=sys.stderr,
+        )
 
 
 def where_and_when(model: DeviceModel, config: EngineConfig) -> dict[str, float | int | str]:

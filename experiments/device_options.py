@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,6 +59,8 @@ def device_errors() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise UserError(f"--device: needs {error.name}, which is not installed: pip install 'kvtwin[gpu]'") from None
+        # The pip of another Python would look for kvtwin where it is not.
+        install = f"{sys.executable} -m pip install 'kvtwin[gpu]'"
+        raise UserError(f"--device: needs {error.name}, which is not installed: {install}") from None
     except DeviceError as error:
         raise UserError(str(error)) from None

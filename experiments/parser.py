@@ -39,6 +39,12 @@ class CommandParser(argparse.ArgumentParser):
             raise UserError(f"{flag}: {self.prog} has no such {'option' if flag.startswith('-') else 'argument'}{hint}")
         return parsed
 
+    def hide(self, *names: str) -> None:
+        """Leave options out of the help, by the names of their values: the command knows and refuses them."""
+        for action in self._actions:
+            if action.dest in names:
+                action.help = argparse.SUPPRESS
+
     def error(self, message: str) -> NoReturn:
         """Raise UserError; `--help` has the rest."""
         raise UserError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")

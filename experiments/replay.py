@@ -30,7 +30,7 @@ from experiments.run_text import bench_lines, cache_lines
 from experiments.size import capacity_line
 from experiments.sizing_options import SizingResult, add_sizing_arguments, resolve_sizing
 from experiments.speculation_options import SpeculationOptions, speculation_options
-from experiments.step_time_options import add_step_time_arguments, step_time_model
+from experiments.step_time_options import add_step_time_arguments, step_time_model, step_time_title
 from experiments.trace_options import add_trace_arguments, open_trace
 from experiments.verdicts import verdicts
 from sim.recording import Recorder
@@ -203,7 +203,7 @@ def _heading(
         f"kvtwin replay (models vLLM {VLLM_VERSION})",
         f"trace   {args.trace} ({workload.format_name}): {summary['num_prompts']:,} requests{unsorted}",
         f"server  {inputs.shape.name} on {inputs.gpu.name if inputs.gpu else 'no GPU'}, "
-        f"tensor parallel {inputs.tensor_parallel_size}, step time {step_time.name}, "
+        f"tensor parallel {inputs.tensor_parallel_size}, step time {step_time_title(step_time)}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
         *(f"note    {note}" for note in inputs.notes),
         *([f"note    {speculation.describe()}"] if speculation else []),

@@ -29,7 +29,9 @@ class Run:
     def __post_init__(self) -> None:
         missing = [name for name in _FILES if not (self.path / name).is_file()]
         if missing:
-            raise UserError(f"{self.path}: not the folder of a run: {missing[0]} is missing")
+            runs = [str(self.path / name) for name in ("measured", "predicted") if (self.path / name).is_dir()]
+            hint = f"; it is of a validation: name {' or '.join(runs)}" if runs else ""
+            raise UserError(f"{self.path}: not the folder of a run: {missing[0]} is missing{hint}")
         configuration = self.configuration
         parts = (
             [configuration.get(name) for name in ("options", "engine")] if isinstance(configuration, dict) else [None]

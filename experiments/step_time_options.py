@@ -48,6 +48,13 @@ def step_time_model(name: str, inputs: SizingInputs) -> StepTimeModel:
     return load_step_time(path)
 
 
+def step_time_title(step_time: StepTimeModel) -> str:
+    """Its name; of one that was measured, with what and where, which need not be what is simulated."""
+    measured = step_time.measured if isinstance(step_time, CalibratedStepTime) else {}
+    origin = " on ".join(str(measured[key]) for key in ("model", "device") if key in measured)
+    return f"{step_time.name} ({origin})" if origin else step_time.name
+
+
 def load_step_time(path: Path) -> StepTimeModel:
     """The linear or calibrated step-time model of a YAML file. UserError names the file and what is wrong."""
     data = read_yaml(path)

@@ -24,13 +24,14 @@ from experiments.run_folder import check_free, partial_path, write_run_folder
 from experiments.run_reader import Run
 from experiments.size import capacity_line
 from experiments.sizing_options import add_sizing_arguments
+from experiments.step_time_options import step_time_title
 from experiments.sweep_spec import command_words, read_options
 from experiments.trace_options import add_format_arguments
 from experiments.validate_checks import same_decisions, same_tokens
 from experiments.validate_facts import validation_facts
 from experiments.validate_predictor import Predictor, make_predictor
 from experiments.validate_runs import measure, predict, step_times
-from experiments.validate_settings import Setting, resolve
+from experiments.validate_settings import ELSEWHERE, Setting, resolve
 from experiments.validate_text import text_lines
 from experiments.yaml_files import check_mapping, read_yaml
 from gpu.errors import DeviceError
@@ -39,7 +40,7 @@ _SPEC_KEYS = ("trace", "options")
 
 EPILOGUE = """\
 WORKLOAD is a workload file, demo (the bundled workload), or a YAML file of `trace:` and `options:`, any of the options
-below without their dashes; options on the command line go before the file's.
+above without their dashes; options on the command line go before the file's.
 
 Check 1: a simulation that is fed with what the device delivered makes every decision of the real run, and the block
 tables and slots that the device used are those of the engine. Check 2: every request was told what it is told alone,
@@ -53,12 +54,18 @@ Exit code: 0; 1 when check 1 or 2 fails; 2 for a mistake in the input, or when t
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Add the options of ``validate``."""
     parser.add_argument("trace", metavar="WORKLOAD", help="workload file, demo, or a YAML file of trace and options")
     add_device_arguments(parser)
     add = parser.add_argument_group("validation").add_argument
-    add("--limit", dest="num_prompts", type=Whole(), metavar="N", help="only the first N requests")
+    add(
+        "--limit",
+        dest="num_prompts",
+        type=Whole(),
+        metavar="N",
+        help="only the first N requests; the same as --num-prompts",
+    )
     add(
         "--length-scale",
         type=Number(0, 1, above=True),
@@ -70,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--step-time",
         metavar="FILE",
-        help="what predicts: a file of `kvtwin calibrate`, or as in replay (else a quick calibration comes first)",
+        help="what predicts: linear, zero, or a YAML file, as of `kvtwin calibrate` (else a quick calibration comes "
+        "first)",
     )
     add("--debug", action="store_true", help="fill blocks that nobody may read with NaN")
     add_format_arguments(parser)
@@ -78,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser)
     add_load_arguments(parser)
     add_output_arguments(parser)
+    parser.hide(*ELSEWHERE)
     parser.set_defaults(model="tiny", allocator="paged", kv_events=False)
 
 
@@ -180,13 +189,15 @@ def _heading(setting: Setting, predictor: Predictor, measured: Run) -> list[str]
     inputs = sizing.inputs
     shorter = f", lengths x {args.length_scale:g}" if args.length_scale != 1 else ""
     weights = f"weights of {args.weights}" if args.weights else f"random weights (seed {args.seed})"
-    quick = "" if args.step_time else ", measured just before"
+    origin = ", measured just before"
+    if args.step_time:
+        origin = "" if args.step_time == predictor.step_time.name else f", {args.step_time}"
     return [
         f"kvtwin validate (models vLLM {VLLM_VERSION})",
         f"trace   {args.trace} ({setting.workload.format_name}): {len(setting.records):,} requests{shorter}",
         f"server  {inputs.shape.name}, {inputs.shape.dtype}, {weights}, on {model.device_name}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
-        f"step time  {predictor.step_time.name}{quick}",
+        f"step time  {step_time_title(predictor.step_time)}{origin}",
         *(f"note    {note}" for note in inputs.notes),
         *(f"note    not served: {count:,}, {why}" for why, count in measured.summary["rejected_by_reason"].items()),
         capacity_line(sizing.plan),

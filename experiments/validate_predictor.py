@@ -49,9 +49,14 @@ def make_predictor(setting: Setting, executor: DeviceExecutor) -> Predictor:
 
 
 def _step_time(setting: Setting, executor: DeviceExecutor) -> StepTimeModel:
+    if setting.args.step_time == "roofline":
+        raise UserError("--step-time roofline: no data sheet says how fast --device is; give a file, linear or zero")
     if setting.args.step_time is not None:
         return step_time_model(setting.args.step_time, setting.sizing.inputs)
-    print("kvtwin: measuring step times (--step-time FILE takes those of `kvtwin calibrate`)", file=sys.stderr)
+    print(
+        "kvtwin: measuring step times, for 10 s at most (--step-time FILE takes those of `kvtwin calibrate`)",
+        file=sys.stderr,
+    )
     try:
         calibration = quick_calibration(executor, setting.config, setting.model.decoder.config.vocab_size)
     except ValueError as error:

@@ -33,7 +33,7 @@ CPU_SEQS = 64
 
 _MEASURED = "the device's memory is measured; --kv-cache-memory-bytes says how much the cache has"
 
-_ELSEWHERE = {
+ELSEWHERE = {
     "gpu": (None, "the device is --device"),
     "tensor_parallel_size": (1, "one device computes here"),
     "pipeline_parallel_size": (1, "one device computes here"),
@@ -76,7 +76,7 @@ class Setting:
 
 def resolve(args: argparse.Namespace) -> Setting:
     """The setting of the command line, with the model on its device. UserError: a setting that cannot be."""
-    for name, (value, why) in _ELSEWHERE.items():
+    for name, (value, why) in ELSEWHERE.items():
         if getattr(args, name) != value:
             raise UserError(f"--{name.replace('_', '-')}: {why}")
     if args.device == "cpu" and args.dtype not in ("auto", "float32", "float"):

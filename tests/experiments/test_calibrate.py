@@ -19,7 +19,7 @@ pytest.importorskip("scipy", reason="the fit needs scipy, of the extra gpu")
 
 from engine.config import EngineConfig
 from experiments import calibrate
-from experiments.calibration import Effort, measured_steps, quick_calibration
+from experiments.calibration import Effort, measured_steps, progress_bar, quick_calibration
 from experiments.calibration_fit import calibrate as fit
 from experiments.command_line import main
 from gpu.decoder_config import TINY
@@ -72,7 +72,14 @@ def test_a_replay_takes_the_file(kvtwin, mooncake, written):
     server = ("--model", "tiny", "--num-gpu-blocks-override", 2000, "--max-model-len", 8192)
     outcome = kvtwin("replay", mooncake(), *server, "--step-time", written)
     assert (outcome.code, outcome.err) == (0, "")
-    assert "step time calibrated" in outcome.out
+    assert "step time calibrated (tiny on cpu), async" in outcome.out
+
+
+def test_a_measurement_that_is_cut_off_says_so(capsys):
+    for num_done in (10, 7):
+        with progress_bar(2.5) as show:
+            show(num_done, 10)
+    assert capsys.readouterr().err.count("warning: step times: 7 of 10 measurements fitted into 2.5 s") == 1
 
 
 def test_without_a_file_the_yaml_is_printed(kvtwin, monkeypatch):

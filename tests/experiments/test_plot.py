@@ -92,6 +92,8 @@ def test_what_cannot_be_drawn(kvtwin, run_folder, sweep_folder, tmp_path):
     (tmp_path / "empty").mkdir()
     kvtwin("plot", tmp_path / "empty").complains("empty: not the folder of a run", "config.yaml")
     kvtwin("plot", tmp_path / "absent").complains("absent")
+    (tmp_path / "both" / "measured").mkdir(parents=True)
+    kvtwin("plot", tmp_path / "both").complains(f"of a validation: name {tmp_path / 'both' / 'measured'}")
     kvtwin("plot", run_folder, "--metrics", "x").complains("--metrics", "for sweeps")
     kvtwin("plot", run_folder, "--out", tmp_path / "trace.jsonl").complains("trace.jsonl")
     folder = sweep_folder(axes={"enable-prefix-caching": [True, False]})

@@ -2,7 +2,9 @@
 
 import json
 import random
+import re
 import signal
+import sys
 
 import pytest
 import yaml
@@ -131,7 +133,7 @@ def test_without_a_file_of_step_times_they_are_measured_first(kvtwin, crowd):
     outcome = kvtwin("validate", crowd(3), *SERVER)
     assert outcome.code == 0, outcome
     assert "measuring step times" in outcome.err
-    assert "step time  calibrated, measured just before" in outcome.out
+    assert "step time  calibrated (tiny on cpu), measured just before" in outcome.out
 
 
 # ---------------------------------------------------------------- workloads
@@ -311,6 +313,7 @@ def test_nothing_served_proves_nothing(facts_of, native):
         (("--temperature", -1), ["--temperature"]),
         (("--device", "tpu"), ["--device"]),
         (("--step-time", "nothing.yaml"), ["--step-time"]),
+        (("--step-time", "roofline"), ["--step-time roofline: no data sheet"]),
         (("--max-model-len", 4096), ["(4096)"]),
         (("--dtype", "bfloat16"), ["--dtype", "float32"]),
         (("--warmup-requests", 12), ["--warmup-requests"]),
@@ -329,8 +332,14 @@ def test_no_gpu(kvtwin, crowd):
 
 
 def test_no_torch(kvtwin, crowd, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "gpu.device_model", None)
-    kvtwin("validate", crowd(), *FAST).complains("pip install 'kvtwin[gpu]'")
+    monkeypatch.setitem(sys.modules, "gpu.device_model", None)
+    kvtwin("validate", crowd(), *FAST).complains(f"{sys.executable} -m pip install 'kvtwin[gpu]'")
+
+
+def test_the_help_shows_no_option_that_is_refused(kvtwin):
+    text = kvtwin("validate", "--help").out
+    assert "--dtype" in text
+    assert not re.search("--(gpu|tensor-parallel-size|kv-cache-dtype|speculative-config|ignore-eos) ", text)
 
 
 def test_random_weights_take_any_token_id(kvtwin, native):
