@@ -147,7 +147,7 @@ def steps_of_run(run: Run) -> tuple[list[MeasuredStep], dict[str, float | int | 
         "device": str(configuration["gpu"]),
         "model": str(configuration["model"]),
         "block_size": configuration["engine"]["block_size"],
-        "run": run.path.name,
+        "run": "/".join(run.path.parts[-2:]),
         "date": str(run.machine.get("date", "")),
         "kvtwin": str(configuration["kvtwin_version"]),
     }

@@ -104,7 +104,11 @@ def test_the_steps_of_a_measured_run_are_fitted(kvtwin, tmp_path):
     write_run_folder(run, files | {NAME: executed_file(measured.decided, executed)})
     assert kvtwin("calibrate", "--from", run, "--out", fitted).code == 0
     data = yaml.safe_load(fitted.read_text())
-    assert (data["measured"]["model"], data["measured"]["device"], data["measured"]["run"]) == ("some", "a GPU", "run")
+    assert (data["measured"]["model"], data["measured"]["device"], data["measured"]["run"]) == (
+        "some",
+        "a GPU",
+        f"{tmp_path.name}/run",
+    )
     assert data["measured"]["prefill_median_error"] < 0.05
     assert data["measured"]["decode_median_error"] < 0.05
     (run / NAME).unlink()
