@@ -199,9 +199,15 @@ def _heading(setting: Setting, predictor: Predictor, measured: Run) -> list[str]
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
         f"step time  {step_time_title(predictor.step_time)}{origin}",
         *(f"note    {note}" for note in inputs.notes),
-        *(f"note    not served: {count:,}, {why}" for why, count in measured.summary["rejected_by_reason"].items()),
+        *(f"note    not served: {count:,}, {why}" for why, count in _not_served(measured.summary).items()),
         capacity_line(sizing.plan),
     ]
+
+
+def _not_served(summary: dict[str, Any]) -> dict[str, int]:
+    """Requests by the reason why nothing can be compared of them."""
+    hanging = {"left when nothing could move any more": summary["unfinished"]} if summary["unfinished"] else {}
+    return summary["rejected_by_reason"] | hanging
 
 
 def _verdict(facts: dict[str, Any], checks: dict[str, Any]) -> str:

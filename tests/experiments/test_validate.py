@@ -292,6 +292,17 @@ def test_nothing_served_proves_nothing(facts_of, native):
     assert facts["checks"]["check_2"]["words"] == "nothing was said"
 
 
+@pytest.mark.parametrize("options", [(), ("--no-async-scheduling",)])
+def test_a_server_that_hangs_as_vllm_does_passes(facts_of, native, options):
+    trace = native({}, {"lora": "adapter"}, {})
+    facts, code = facts_of(trace, *FAST, *options, "--vllm-strict")
+    assert code == 0, facts["checks"]
+    assert "note    not served: 1, left when nothing could move any more" in facts["heading"]
+    facts, code = facts_of(trace, *FAST, *options)
+    assert code == 0, facts["checks"]
+    assert "note    not served: 1, LoRA is not enabled" in facts["heading"]
+
+
 # ---------------------------------------------------------------- what cannot be
 
 

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.config import EngineConfig
 from tests.sim.measured_run import Measured, configurations, measure, modes, settings_of_servers, workloads
 from tests.sim.row_executor import FAULTS
+from workloads.request_record import RequestRecord
 
 
 @settings(max_examples=200, deadline=None)
@@ -41,6 +43,32 @@ def test_a_run_that_broke_is_compared_as_far_as_it_came(config, workload, server
         if not server["num_warm_up_requests"]:
             assert len(measured.recorder.steps.end_ns) == len(measured.decided)
         assert not measured.check(ended_early=False).passed
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_server_that_hangs_leaves_a_step_that_nobody_collects(asynchronous, policy):
+    """As vLLM's does behind a request that can never fit."""
+    config = EngineConfig(
+        num_blocks=6,
+        block_size=4,
+        max_model_len=60,
+        async_scheduling=asynchronous,
+        scheduling_policy=policy,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        vllm_strict=True,
+    )
+    lengths = {"fits": 5, "never fits": 40, "waits": 6}
+    workload = [
+        RequestRecord(request_id=name, arrival_ns=index * 10**6, prompt_tokens=tokens, output_tokens=3)
+        for index, (name, tokens) in enumerate(lengths.items())
+    ]
+    measured = Measured(config, workload)
+    assert measured.recorder.unfinished == ["never fits", "waits"]
+    check = measured.check()
+    assert check.passed, check.differences
+    assert not measured.check(executed=measured.executed[:-1]).passed
 
 
 @modes
