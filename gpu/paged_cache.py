@@ -49,7 +49,7 @@ class PagedCache:
         check_host_memory(host_bytes, failure)
         try:
             self._storage = torch.zeros(shape, dtype=dtype, device=device)
-            self._host = torch.zeros(
+            self._host = torch.empty(
                 (num_host_blocks, num_layers, 2, block_size, num_kv_heads, head_dim),
                 dtype=dtype,
                 pin_memory=device.type == "cuda" and num_host_blocks > 0,
