@@ -18,6 +18,7 @@ from experiments.device_options import add_device_arguments, device_errors, load
 from experiments.errors import UserError
 from experiments.parser import Number, Whole
 from experiments.run_reader import Run, written_by_this_version
+from experiments.sizing_options import GPU_MEMORY_UTILIZATION
 from experiments.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ examples:
 """
 
 _CPU_BLOCKS = 2049
-_UTILIZATION = 0.92
-"""Share of a GPU's memory that is used: vLLM's default."""
 
 
 class _Limits(NamedTuple):
@@ -136,7 +135,7 @@ def _num_blocks(args: argparse.Namespace, model: DeviceModel, limits: _Limits) -
     budget = measured_budget(
         model.decoder,
         load_model(args.model),
-        utilization=_UTILIZATION,
+        utilization=GPU_MEMORY_UTILIZATION,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
         block_size=args.block_size,

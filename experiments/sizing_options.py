@@ -28,6 +28,9 @@ _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")}
 _UNITS |= {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
 _MOST_BYTES = 1 << 50
+GPU_MEMORY_UTILIZATION = 0.92
+"""vLLM's default."""
+
 _DTYPES = ("auto", *DTYPE_BYTES, "half", "float")
 _STATE_DTYPES = ("auto", *DTYPE_BYTES)
 
@@ -102,7 +105,7 @@ def add_sizing_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--gpu-memory-utilization",
         type=Number(0, 1, above=True),
-        default=0.92,
+        default=GPU_MEMORY_UTILIZATION,
         metavar="SHARE",
         help="share of the GPU's total memory that the server may use",
     )

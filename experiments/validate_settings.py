@@ -14,7 +14,7 @@ from experiments.engine_options import engine_config
 from experiments.errors import UserError
 from experiments.load_options import Load, shape_load
 from experiments.output_options import OutputSettings, output_settings
-from experiments.sizing_options import SizingResult, resolve_inputs, resolve_sizing
+from experiments.sizing_options import GPU_MEMORY_UTILIZATION, SizingResult, resolve_inputs, resolve_sizing
 from experiments.trace_options import open_trace
 from sim.serving import ServerSimulation
 from workloads.demo import DemoReader
@@ -81,6 +81,8 @@ def resolve(args: argparse.Namespace) -> Setting:
             raise UserError(f"--{name.replace('_', '-')}: {why}")
     if args.device == "cpu" and args.dtype not in ("auto", "float32", "float"):
         raise UserError(f"--dtype {args.dtype}: a CPU computes in float32")
+    if args.device == "cpu" and args.gpu_memory_utilization != GPU_MEMORY_UTILIZATION:
+        raise UserError("--gpu-memory-utilization: --kv-cache-memory-bytes says how much a CPU's cache has")
     output = output_settings(args)
     workload = open_trace(args)
     load = shape_load(args, workload)

@@ -311,6 +311,7 @@ def test_a_server_that_hangs_as_vllm_does_passes(facts_of, native, options):
     [
         (("--gpu", "h200"), ["--gpu: the device is --device"]),
         (("--tensor-parallel-size", 2), ["--tensor-parallel-size: one device"]),
+        (("--gpu-memory-utilization", 0.5), ["--gpu-memory-utilization: --kv-cache-memory-bytes says"]),
         (("--weight-bytes", "1GiB"), ["--weight-bytes: the device's memory is measured"]),
         (("--kv-cache-dtype", "fp8"), ["--kv-cache-dtype"]),
         (("--no-ignore-eos",), ["--ignore-eos"]),
