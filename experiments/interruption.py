@@ -1,9 +1,10 @@
-"""Ctrl-C at a moment when everything is consistent."""
+"""A real run that ends early: Ctrl-C at a moment when everything is consistent, and the steps under way then."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,17 +17,26 @@ class InterruptibleExecutor(Executor[Any]):
 
     def __init__(self, executor: Executor[Any]) -> None:
         self._executor = executor
+        self._under_way: deque[Any] = deque()
         self.is_interrupted = False
 
     def submit(self, step: Step) -> Any:
         """See :class:`~engine.executor.Executor`."""
         if self.is_interrupted:
             raise KeyboardInterrupt
-        return self._executor.submit(step)
+        ticket = self._executor.submit(step)
+        self._under_way.append(ticket)
+        return ticket
 
     def collect(self, ticket: Any) -> StepResult:
         """See :class:`~engine.executor.Executor`."""
+        self._under_way.popleft()
         return self._executor.collect(ticket)
+
+    def finish(self) -> None:
+        """Wait for the steps that are under way, so that the executor's record has them."""
+        while self._under_way:
+            self.collect(self._under_way[0])
 
     @contextmanager
     def listening(self) -> Iterator[None]:

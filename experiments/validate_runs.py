@@ -62,6 +62,7 @@ def measure(setting: Setting, executor: DeviceExecutor) -> MeasuredRun:
             with interruptible.listening():
                 recorder = simulation.run(setting.records)
         except (OutOfDeviceMemory, KeyboardInterrupt) as error:
+            interruptible.finish()
             recorder, failure = simulation.close(), error
         else:
             failure = KeyboardInterrupt() if interruptible.is_interrupted else None  # behind the last step
