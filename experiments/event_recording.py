@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from experiments import event_file, kv_event_file
 from experiments.errors import UserError
 from experiments.event_file import EventFile
 from experiments.kv_event_file import KVEventWriter
-from experiments.run_folder import partial_path
+from experiments.run_folder import folder_beside
 from sim.serving import ServerSimulation
 from sim.step_events import StepEventRecorder
 
@@ -40,13 +39,8 @@ def event_folder(args: argparse.Namespace) -> Iterator[Path | None]:
         return
     if not args.out:
         raise UserError(f"{'--events' if args.events else '--kv-events'}: needs --out DIR")
-    folder = partial_path(args.out, "-events")
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+    with folder_beside(args.out, "-events") as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -23,9 +23,9 @@ from experiments.host_memory import host_figures, host_link
 from experiments.load_options import Load, add_load_arguments, shape_load
 from experiments.miss_sources import MissSources
 from experiments.output_options import add_output_arguments, output_settings
-from experiments.run_facts import Stopwatch, now, request_progress, request_rate, run_configuration
+from experiments.run_facts import Stopwatch, now, request_progress, run_configuration, run_context
 from experiments.run_folder import check_free, run_files, write_run_folder
-from experiments.run_summary import RunContext, summarise
+from experiments.run_summary import summarise
 from experiments.run_text import bench_lines, cache_lines
 from experiments.size import capacity_line
 from experiments.sizing_options import SizingResult, add_sizing_arguments, resolve_sizing
@@ -131,13 +131,7 @@ def replay(
     with request_progress("replay", load.num_requests, show=show_progress) as advance:
         recorder = simulate(args, config, executor, load, misses, advance, observe, events)
     machine = stopwatch.facts()
-    context = RunContext(
-        model=sizing.inputs.shape.name,
-        num_prompts=load.num_requests,
-        request_rate=request_rate(load, recorder),
-        burstiness=load.burstiness,
-        max_concurrency=load.max_concurrency,
-    )
+    context = run_context(sizing, load, recorder)
     summary = summarise(recorder, config, sizing.plan, context, output)
     summary |= host_figures(recorder, sizing, link) | misses.figures() | block_metric_figures(recorder)
     summary["num_warmup_requests"] = args.warmup_requests

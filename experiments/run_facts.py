@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from engine.config import VLLM_VERSION, EngineConfig
 from experiments.load_options import Load
+from experiments.run_summary import RunContext
 from experiments.sizing_options import SizingResult
 from experiments.version import kvtwin_version
 from sim.recording import Recorder
@@ -70,7 +71,18 @@ def run_configuration(
     }
 
 
-def request_rate(load: Load, recorder: Recorder) -> float:
+def run_context(sizing: SizingResult, load: Load, recorder: Recorder) -> RunContext:
+    """What the summary of a run tells of its load."""
+    return RunContext(
+        model=sizing.inputs.shape.name,
+        num_prompts=load.num_requests,
+        request_rate=_request_rate(load, recorder),
+        burstiness=load.burstiness,
+        max_concurrency=load.max_concurrency,
+    )
+
+
+def _request_rate(load: Load, recorder: Recorder) -> float:
     """The offered rate in requests per second: as asked, or as the trace had it; inf when nothing waits."""
     if load.request_rate is not None:
         return load.request_rate

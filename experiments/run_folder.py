@@ -11,6 +11,8 @@ import os
 import shutil
 import tempfile
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from glob import escape
 from pathlib import Path
@@ -59,6 +61,18 @@ def parquet_bytes(table: Any) -> bytes:
 def partial_path(folder: Path, suffix: str = "") -> Path:
     """A name beside ``folder`` for what is not whole yet; whoever next writes ``folder`` removes what is left of it."""
     return folder.with_name(f".{folder.name}.partial-{os.getpid()}{suffix}")
+
+
+@contextmanager
+def folder_beside(folder: Path, suffix: str) -> Iterator[Path]:
+    """An empty one for what is written before ``folder`` is; what is still in it at the end is removed."""
+    partial = partial_path(folder, suffix)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_run_folder(folder: Path, files: dict[str, bytes], streamed: Path | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from experiments.load_options import add_load_arguments
 from experiments.output_options import add_output_arguments
 from experiments.parser import CommandParser, Number, Whole
 from experiments.run_facts import now
-from experiments.run_folder import check_free, partial_path, write_run_folder
+from experiments.run_folder import check_free, folder_beside, write_run_folder
 from experiments.run_reader import Run
 from experiments.size import capacity_line
 from experiments.sizing_options import add_sizing_arguments
@@ -167,13 +166,8 @@ def _staging(out: Path | None) -> Iterator[Path]:
         with TemporaryDirectory() as name:
             yield Path(name)
         return
-    folder = partial_path(out, "-runs")
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+    with folder_beside(out, "-runs") as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _kept(args: argparse.Namespace, folder: Path, failure: str) -> str:

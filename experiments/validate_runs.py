@@ -13,9 +13,9 @@ from experiments import executed_steps
 from experiments.host_memory import host_figures
 from experiments.interruption import InterruptibleExecutor
 from experiments.miss_sources import MissSources
-from experiments.run_facts import Stopwatch, request_progress, request_rate, run_configuration
+from experiments.run_facts import Stopwatch, request_progress, run_configuration, run_context
 from experiments.run_folder import run_files
-from experiments.run_summary import RunContext, summarise
+from experiments.run_summary import summarise
 from experiments.transcripts import Transcripts
 from experiments.validate_facts import Pairs
 from experiments.validate_predictor import Predictor
@@ -103,13 +103,7 @@ def _files(
 ) -> dict[str, bytes]:
     """A run's folder, of the same shape for both runs."""
     args, load, sizing, config = setting.args, setting.load, setting.sizing, setting.config
-    context = RunContext(
-        model=sizing.inputs.shape.name,
-        num_prompts=load.num_requests,
-        request_rate=request_rate(load, recorder),
-        burstiness=load.burstiness,
-        max_concurrency=load.max_concurrency,
-    )
+    context = run_context(sizing, load, recorder)
     summary = summarise(recorder, config, sizing.plan, context, setting.output)
     summary |= host_figures(recorder, sizing, link) | misses.figures()
     summary |= {"num_warmup_requests": args.warmup_requests, "num_unsorted": setting.workload.num_unsorted}
