@@ -5,10 +5,10 @@ No clock and no I/O: a simulation and a real run drive the same objects. Read `s
 
 A scheduler, driven by hand:
 
->>> from engine.block_keys import TokenContent
->>> from engine.config import EngineConfig
->>> from engine.request import Request
->>> from engine.scheduler import Scheduler
+>>> from kvtwin.engine.block_keys import TokenContent
+>>> from kvtwin.engine.config import EngineConfig
+>>> from kvtwin.engine.request import Request
+>>> from kvtwin.engine.scheduler import Scheduler
 >>> scheduler = Scheduler(EngineConfig(num_blocks=10, block_size=4, async_scheduling=False, vllm_strict=True))
 >>> prompt = range(100, 110)
 >>> for name in "ab":

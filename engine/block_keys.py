@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from engine.block_hashes import ExtraKeys, Image, LoraAdapter, extra_keys, hash_function, root_hash
+from kvtwin.engine.block_hashes import ExtraKeys, Image, LoraAdapter, extra_keys, hash_function, root_hash
 
 UNKNOWN_TOKEN = -1
 """Stands for an output token whose id the workload does not tell."""

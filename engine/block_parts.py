@@ -14,7 +14,7 @@ from collections.abc import Iterable
 class BlockParts:
     """The second key of each block that has one.
 
-    Invariant (checked by :mod:`engine.invariants`): a block with a second key has its own one too.
+    Invariant (checked by :mod:`kvtwin.engine.invariants`): a block with a second key has its own one too.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ NO_KEY = 0
 class BlockPool:
     """A fixed number of blocks with reference counts, a free queue and a map from key to block.
 
-    Invariants (checked by :mod:`engine.invariants`):
+    Invariants (checked by :mod:`kvtwin.engine.invariants`):
 
     * A block is in the free queue exactly when its reference count is 0; the null block never is.
     * A block with a key is in the map under that key, whether it is free or held: a freed block keeps its key

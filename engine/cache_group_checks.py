@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.cache_group_spec import CacheGroupSpec
-from engine.cache_groups import KINDS
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.cache_groups import KINDS
 
 if TYPE_CHECKING:
-    from engine.config import EngineConfig
+    from kvtwin.engine.config import EngineConfig
 
 
 def check_cache_groups(config: EngineConfig) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from engine.block_hashes import HASH_ALGORITHMS
-from engine.cache_group_checks import check_cache_groups
-from engine.cache_group_spec import CacheGroupSpec
-from engine.retention import parse_retention
-from engine.speculation import Speculation
+from kvtwin.engine.block_hashes import HASH_ALGORITHMS
+from kvtwin.engine.cache_group_checks import check_cache_groups
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.retention import parse_retention
+from kvtwin.engine.speculation import Speculation
 
 VLLM_VERSION = "0.33.0"
 """The vLLM release whose decisions the engine reproduces."""
@@ -48,7 +48,8 @@ class EngineConfig:
     num_blocks: int
     block_size: int = 16
     allocator: str = "paged"
-    """The contiguous ones (:mod:`engine.contiguous_cache`) count in blocks of one token and cache no prefixes."""
+    """The contiguous ones (:mod:`kvtwin.engine.contiguous.contiguous_cache`) count in blocks of one token and cache no
+    prefixes."""
     cache_groups: tuple[CacheGroupSpec, ...] = ()
     """Empty: one group of full attention with ``block_size``."""
     prefix_cache_retention_interval: int | None = 0
@@ -83,11 +84,12 @@ class EngineConfig:
     """Host blocks for evicted blocks; 0 is no offload tier."""
     enable_kv_cache_events: bool = False
     kv_cache_metrics: bool = False
-    """Whether lifetimes of blocks are measured (:mod:`engine.block_metrics`)."""
+    """Whether lifetimes of blocks are measured (:mod:`kvtwin.engine.block_metrics`)."""
     kv_cache_metrics_sample: float = 0.01
     """Share of the blocks that are."""
     retention: str = "lru"
-    """What becomes of a session's blocks between its turns; vLLM knows only ``lru`` (:mod:`engine.retention`)."""
+    """What becomes of a session's blocks between its turns; vLLM knows only ``lru``
+    (:mod:`kvtwin.engine.retention`)."""
     speculation: Speculation | None = None
     vllm_strict: bool = False
 

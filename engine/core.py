@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from engine.executor import Step
-from engine.scheduler import Scheduler
+from kvtwin.engine.executor import Step
+from kvtwin.engine.scheduler import Scheduler
 
 
 class EngineCore:

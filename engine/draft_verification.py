@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.config import EngineConfig
-from engine.executor import Step
-from engine.request import Request, RequestStatus
-from engine.speculation import Speculation
-from engine.statistics import SpeculationStatistics
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.executor import Step
+from kvtwin.engine.request import Request, RequestStatus
+from kvtwin.engine.speculation import Speculation
+from kvtwin.engine.statistics import SpeculationStatistics
 
 
 class DraftVerification:

@@ -14,7 +14,7 @@ class ExecutedStep:
     """
 
     index: int
-    """The step's own (:attr:`engine.executor.Step.index`)."""
+    """The step's own (:attr:`kvtwin.engine.executor.Step.index`)."""
     request_ids: Sequence[str]
     block_tables: Sequence[Sequence[int]]
     """Per request, the block ids that the device looked up, up to that of the step's last token."""
@@ -23,7 +23,7 @@ class ExecutedStep:
     tokens: Sequence[Sequence[int]]
     """Per request, the output tokens that the step delivered."""
     duration_ns: int
-    """How long the device was busy with it: what its :class:`~engine.executor.StepResult` says."""
+    """How long the device was busy with it: what its :class:`~kvtwin.engine.executor.StepResult` says."""
     host_ns: int
     """How long the host needed to prepare and start it."""
     num_padded_sequences: int

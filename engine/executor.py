@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
-from engine.request import BlockTables, Request
+from kvtwin.engine.request import BlockTables, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Admission:
     num_external_tokens: int = 0
     """Of the hit tokens, those that only the offload tier had."""
     is_fork: bool = False
-    """Whether it shares the blocks of its parent, which hold its whole prompt (:mod:`engine.forking`).
+    """Whether it shares the blocks of its parent, which hold its whole prompt (:mod:`kvtwin.engine.forking`).
 
     Its one token, the prompt's last, is computed for the output alone: its keys and values are there already and must
     not be written (slot -1).

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
-from engine.cache_groups import CacheGroup
-from engine.executor import BlockCopy, ReplacedBlock, Step
-from engine.request import BlockTables, Request, RequestStatus
+from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from kvtwin.engine.cache_groups import CacheGroup
+from kvtwin.engine.executor import BlockCopy, ReplacedBlock, Step
+from kvtwin.engine.request import BlockTables, Request, RequestStatus
 
 
 class Forks:
     """Which requests share a block that they have yet to write into.
 
-    Invariants (checked by :mod:`engine.invariants`): a request is in ``unwritten``, with the tokens that it shares,
-    from its fork until it writes or loses its blocks, if the last of these tokens leave room in their block. While
-    nobody is in it, no block that a running request is about to write is shared or has a key.
+    Invariants (checked by :mod:`kvtwin.engine.invariants`): a request is in ``unwritten``, with the tokens that it
+    shares, from its fork until it writes or loses its blocks, if the last of these tokens leave room in their block.
+    While nobody is in it, no block that a running request is about to write is shared or has a key.
     """
 
     def __init__(self, pool: BlockPool, groups: Sequence[CacheGroup], hash_block_tokens: int | None) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
-from engine.contiguous_cache import ContiguousCache
-from engine.executor import Step
-from engine.kv_cache_manager import KVCacheManager
-from engine.request import Request, RequestStatus
-from engine.scheduler import Scheduler
+from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from kvtwin.engine.contiguous.contiguous_cache import ContiguousCache
+from kvtwin.engine.executor import Step
+from kvtwin.engine.kv_cache_manager import KVCacheManager
+from kvtwin.engine.request import Request, RequestStatus
+from kvtwin.engine.scheduler import Scheduler
 
 
 class InvariantError(AssertionError):

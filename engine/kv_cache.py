@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.block_keys import KeySpace
-from engine.block_pool import BlockPool
-from engine.config import EngineConfig
-from engine.contiguous_cache import ContiguousCache
-from engine.executor import BlockCopy, HostCopy
-from engine.forking import Forks
-from engine.kv_cache_manager import Hit, KVCacheManager
-from engine.kv_events import KVEventLog
-from engine.observer import Observer
-from engine.offload_tier import OffloadTier
-from engine.range_pool import RangePool
-from engine.request import BlockTables, Request
-from engine.swap_space import SwapSpace
+from kvtwin.engine.block_keys import KeySpace
+from kvtwin.engine.block_pool import BlockPool
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.contiguous.contiguous_cache import ContiguousCache
+from kvtwin.engine.contiguous.range_pool import RangePool
+from kvtwin.engine.executor import BlockCopy, HostCopy
+from kvtwin.engine.forking import Forks
+from kvtwin.engine.host_memory.offload_tier import OffloadTier
+from kvtwin.engine.host_memory.swap_space import SwapSpace
+from kvtwin.engine.kv_cache_manager import Hit, KVCacheManager
+from kvtwin.engine.kv_events import KVEventLog
+from kvtwin.engine.observer import Observer
+from kvtwin.engine.request import BlockTables, Request
 
 
 class KVCache(Protocol):

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.block_keys import KeySpace
-from engine.block_metrics import MeasuredBlockPool
-from engine.block_parts import BlockParts
-from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
-from engine.cache_groups import GroupContext, make_group
-from engine.cache_groups.boundaries import worth_resending
-from engine.config import EngineConfig
-from engine.executor import BlockCopy, HostCopy
-from engine.forking import Forks
-from engine.host_pool import HostLoad
-from engine.kv_events import KVEventLog
-from engine.observer import Demand, Observer
-from engine.offload_tier import OffloadTier
-from engine.prefix_lookup import PrefixLookup
-from engine.request import BlockTables, Request
-from engine.swap_space import SwapSpace
+from kvtwin.engine.block_keys import KeySpace
+from kvtwin.engine.block_metrics import MeasuredBlockPool
+from kvtwin.engine.block_parts import BlockParts
+from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from kvtwin.engine.cache_groups import GroupContext, make_group
+from kvtwin.engine.cache_groups.boundaries import worth_resending
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.executor import BlockCopy, HostCopy
+from kvtwin.engine.forking import Forks
+from kvtwin.engine.host_memory.host_pool import HostLoad
+from kvtwin.engine.host_memory.offload_tier import OffloadTier
+from kvtwin.engine.host_memory.swap_space import SwapSpace
+from kvtwin.engine.kv_events import KVEventLog
+from kvtwin.engine.observer import Demand, Observer
+from kvtwin.engine.prefix_lookup import PrefixLookup
+from kvtwin.engine.request import BlockTables, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Hit:
 class KVCacheManager:
     """Block tables of all requests over one pool.
 
-    Invariants (checked by :mod:`engine.invariants`): a block's reference count is the number of tables and pins
-    (:mod:`engine.retention`) that name it; blocks 0 to ``num_registered_blocks`` of a table carry the key of their
-    prefix (in groups that forget, some of them none), later ones none.
+    Invariants (checked by :mod:`kvtwin.engine.invariants`): a block's reference count is the number of tables and pins
+    (:mod:`kvtwin.engine.retention`) that name it; blocks 0 to ``num_registered_blocks`` of a table carry the key of
+    their prefix (in groups that forget, some of them none), later ones none.
     """
 
     def __init__(self, config: EngineConfig, keys: KeySpace) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.block_hashes import ExtraKeys
-from engine.block_keys import KeySpace
-from engine.cache_groups import CacheGroup
-from engine.request import Request
+from kvtwin.engine.block_hashes import ExtraKeys
+from kvtwin.engine.block_keys import KeySpace
+from kvtwin.engine.cache_groups import CacheGroup
+from kvtwin.engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.executor import Step
-from engine.request import BlockTables, Request
+from kvtwin.engine.executor import Step
+from kvtwin.engine.request import BlockTables, Request
 
 if TYPE_CHECKING:
-    from engine.kv_cache_manager import Hit
+    from kvtwin.engine.kv_cache_manager import Hit
 
 
 class Demand(NamedTuple):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.executor import Step
-from engine.request import Request
+from kvtwin.engine.executor import Step
+from kvtwin.engine.request import Request
 
 
 class PrefillPacing:

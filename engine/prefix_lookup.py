@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.cache_groups import CacheGroup, FindBlock, FullAttentionGroup
-from engine.request import BlockTables
+from kvtwin.engine.cache_groups import CacheGroup, FindBlock, FullAttentionGroup
+from kvtwin.engine.request import BlockTables
 
 
 class PrefixLookup:

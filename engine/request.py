@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, StrEnum
 
-from engine.block_hashes import LoraAdapter
-from engine.block_keys import Content
+from kvtwin.engine.block_hashes import LoraAdapter
+from kvtwin.engine.block_keys import Content
 
 BlockTables = list[list[int]]
 """One list of block ids per cache group: where a request's tokens are kept, in order."""

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from engine.block_pool import NO_KEY, BlockPool
-from engine.range_pool import RangePool
-from engine.request import BlockTables, Request
+from kvtwin.engine.block_pool import NO_KEY, BlockPool
+from kvtwin.engine.contiguous.range_pool import RangePool
+from kvtwin.engine.request import BlockTables, Request
 
 _SECOND_NS = 10**9
 
@@ -33,8 +33,8 @@ class Pin(NamedTuple):
 class Retention(ABC):
     """A policy. The scheduler tells it what happens to requests, whoever drives the engine what time it is.
 
-    Invariants (checked by :mod:`engine.invariants`): a session has at most one pin; each pin holds one reference on
-    each of its blocks, and all of these have keys.
+    Invariants (checked by :mod:`kvtwin.engine.invariants`): a session has at most one pin; each pin holds one reference
+    on each of its blocks, and all of these have keys.
     """
 
     def __init__(self) -> None:

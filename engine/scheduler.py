@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.block_keys import KeySpace
-from engine.block_metrics import MeasuredBlockPool
-from engine.config import EngineConfig
-from engine.draft_verification import DraftVerification
-from engine.executor import Admission, AdmissionStop, Step
-from engine.forking import Forks, can_fork, waits_for_parent
-from engine.kv_cache import make_kv_cache
-from engine.kv_cache_manager import Hit
-from engine.observer import Observer
-from engine.prefill_pacing import PrefillPacing
-from engine.request import FinishReason, Request, RequestStatus
-from engine.retention import make_retention
-from engine.state_chunks import StateChunks
-from engine.statistics import EngineStatistics
-from engine.waiting_queue import make_waiting_queue
+from kvtwin.engine.block_keys import KeySpace
+from kvtwin.engine.block_metrics import MeasuredBlockPool
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.draft_verification import DraftVerification
+from kvtwin.engine.executor import Admission, AdmissionStop, Step
+from kvtwin.engine.forking import Forks, can_fork, waits_for_parent
+from kvtwin.engine.kv_cache import make_kv_cache
+from kvtwin.engine.kv_cache_manager import Hit
+from kvtwin.engine.observer import Observer
+from kvtwin.engine.prefill_pacing import PrefillPacing
+from kvtwin.engine.request import FinishReason, Request, RequestStatus
+from kvtwin.engine.retention import make_retention
+from kvtwin.engine.state_chunks import StateChunks
+from kvtwin.engine.statistics import EngineStatistics
+from kvtwin.engine.waiting_queue import make_waiting_queue
 
 
 class Scheduler:
     """Running and waiting requests over one KV cache.
 
-    Invariants (checked by :mod:`engine.invariants`): a live request is in exactly one of ``running`` and
+    Invariants (checked by :mod:`kvtwin.engine.invariants`): a live request is in exactly one of ``running`` and
     ``waiting``; only running requests and pins of the retention policy hold blocks; a step never schedules more
     tokens than the budget; at most ``max_running_requests`` run.
     """
@@ -428,7 +428,7 @@ class Scheduler:
         """Deliver the output ``tokens`` of each request of ``step``; end those that are done (spec section 7).
 
         ``num_drafts`` says how many drafts were made behind each request's output, as in
-        :class:`engine.executor.StepResult`.
+        :class:`kvtwin.engine.executor.StepResult`.
         """
         is_async, drafts = self.config.async_scheduling, self._drafts
         registers = is_async or drafts is not None

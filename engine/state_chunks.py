@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.config import EngineConfig
-from engine.request import Request
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.request import Request
 
 
 class StateChunks:

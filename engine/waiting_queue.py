@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Protocol
 
-from engine.request import Request
+from kvtwin.engine.request import Request
 
 
 class WaitingQueue(Protocol):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 
-from engine.config import VLLM_VERSION
-from experiments.errors import UserError
+from kvtwin.engine.config import VLLM_VERSION
+from kvtwin.experiments.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -30,24 +30,36 @@ class Command:
 
 
 COMMANDS = {
-    "replay": Command("experiments.replay", "simulate a server that is sent a trace; print what came of it"),
-    "explain": Command("experiments.explain", "what happened to one request of a replay, and why"),
-    "size": Command("experiments.size", "from gigabytes to blocks, without a trace"),
-    "trace inspect": Command("experiments.trace_inspect", "what is in a trace file, and what it lacks"),
-    "trace generate": Command("experiments.trace_generate", "write a synthetic workload, seeded"),
-    "sweep": Command("experiments.sweep", "replay a trace under many settings; compare"),
-    "curve": Command("experiments.curve", "the hit rate at every cache size, in one pass"),
-    "limit": Command("experiments.limit", "the highest rate that holds: no preemption, hit rate, latencies"),
-    "calibrate": Command("experiments.calibrate", "measure how long steps take on this machine"),
-    "validate": Command("experiments.validate", "serve a workload for real, simulate the same, compare and check"),
-    "compare": Command("experiments.compare", "runs side by side, differences first"),
-    "plot": Command("experiments.plot", "pictures of a run or a sweep"),
-    "isolation": Command("experiments.isolation", "what response times tell other tenants; what cache salts cost"),
-    "report": Command("experiments.report", "one HTML page about a run or a sweep, with the blocks as a film"),
-    "export": Command("experiments.export", "a run in the format of another tool: Perfetto, Prometheus, vllm bench"),
-    "demo": Command("experiments.demo", "replay a bundled workload on a small pool"),
-    "models": Command("experiments.list_models", "models known by name"),
-    "gpus": Command("experiments.list_gpus", "GPUs known by name"),
+    "replay": Command(
+        "kvtwin.experiments.commands.replay", "simulate a server that is sent a trace; print what came of it"
+    ),
+    "explain": Command("kvtwin.experiments.commands.explain", "what happened to one request of a replay, and why"),
+    "size": Command("kvtwin.experiments.commands.size", "from gigabytes to blocks, without a trace"),
+    "trace inspect": Command("kvtwin.experiments.commands.trace_inspect", "what is in a trace file, and what it lacks"),
+    "trace generate": Command("kvtwin.experiments.commands.trace_generate", "write a synthetic workload, seeded"),
+    "sweep": Command("kvtwin.experiments.commands.sweep", "replay a trace under many settings; compare"),
+    "curve": Command("kvtwin.experiments.commands.curve", "the hit rate at every cache size, in one pass"),
+    "limit": Command(
+        "kvtwin.experiments.commands.limit", "the highest rate that holds: no preemption, hit rate, latencies"
+    ),
+    "calibrate": Command("kvtwin.experiments.commands.calibrate", "measure how long steps take on this machine"),
+    "validate": Command(
+        "kvtwin.experiments.commands.validate", "serve a workload for real, simulate the same, compare and check"
+    ),
+    "compare": Command("kvtwin.experiments.commands.compare", "runs side by side, differences first"),
+    "plot": Command("kvtwin.experiments.commands.plot", "pictures of a run or a sweep"),
+    "isolation": Command(
+        "kvtwin.experiments.commands.isolation", "what response times tell other tenants; what cache salts cost"
+    ),
+    "report": Command(
+        "kvtwin.experiments.commands.report", "one HTML page about a run or a sweep, with the blocks as a film"
+    ),
+    "export": Command(
+        "kvtwin.experiments.commands.export", "a run in the format of another tool: Perfetto, Prometheus, vllm bench"
+    ),
+    "demo": Command("kvtwin.experiments.commands.demo", "replay a bundled workload on a small pool"),
+    "models": Command("kvtwin.experiments.commands.models", "models known by name"),
+    "gpus": Command("kvtwin.experiments.commands.gpus", "GPUs known by name"),
 }
 
 EPILOGUE = """\
@@ -94,8 +106,8 @@ def _run(words: list[str]) -> int:
         return 0
     module = import_module(COMMANDS[name].module)
     # Not at the top: they import numpy, and the list of commands must come at once.
-    from experiments.parser import CommandParser
-    from workloads.errors import WorkloadError
+    from kvtwin.experiments.options.parser import CommandParser
+    from kvtwin.workloads.errors import WorkloadError
 
     summary = COMMANDS[name].summary
     parser = CommandParser(
@@ -131,7 +143,7 @@ def _split_command(words: list[str]) -> tuple[str | None, list[str]]:
         print(_help_text())
         return None, []
     if words[0] == "--version":
-        from experiments.version import kvtwin_version
+        from kvtwin.experiments.files.version import kvtwin_version
 
         print(f"kvtwin {kvtwin_version()} (models vLLM {VLLM_VERSION})")
         return None, []

@@ -15,7 +15,9 @@ def kvtwin(*words: object) -> Any:
     """
     command = list(map(str, words))
     process = subprocess.run(
-        [sys.executable, "-m", "experiments.command_line", *command, "--json"], stdout=subprocess.PIPE, check=False
+        [sys.executable, "-m", "kvtwin.experiments.command_line", *command, "--json"],
+        stdout=subprocess.PIPE,
+        check=False,
     )
     if process.returncode not in (0, 1):
         raise ValueError(f"kvtwin {' '.join(command)}: exit code {process.returncode}")

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.block_keys import TokenContent
-from engine.block_pool import NULL_BLOCK
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.executor import ReplacedBlock
-from engine.request import Request
-from engine.scheduler import Scheduler
-from gpu.executor import DeviceExecutor
+from kvtwin.engine.block_keys import TokenContent
+from kvtwin.engine.block_pool import NULL_BLOCK
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.core import EngineCore
+from kvtwin.engine.executor import ReplacedBlock
+from kvtwin.engine.request import Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.gpu.executor import DeviceExecutor
 
 
 @dataclass(frozen=True, slots=True)

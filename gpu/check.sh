@@ -34,7 +34,7 @@ out=$(realpath "$out")
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
 python=${PYTHON:-python3}
-kvtwin=("$python" -m experiments.command_line)
+kvtwin=("$python" -m kvtwin.experiments.command_line)
 results=$out/results.jsonl
 failed=0
 
@@ -76,9 +76,9 @@ if [ "$device" = cuda ]; then
     timeout 60 "$python" -m tests.gpu.warm_up > "$out/warm-up.txt" 2>&1 &
 fi
 
-phase ceilings 25 "$python" -m gpu.benchmark.ceilings "${measure[@]}"
+phase ceilings 25 "$python" -m kvtwin.gpu.benchmark.ceilings "${measure[@]}"
 phase correctness 50 "$python" -m tests.gpu.on_device "${measure[@]}"
-phase attention 60 "$python" -m gpu.benchmark.attention "${measure[@]}" "${peers[@]}"
+phase attention 60 "$python" -m kvtwin.gpu.benchmark.attention "${measure[@]}" "${peers[@]}"
 phase calibrate 45 "${kvtwin[@]}" calibrate --device "$device" --model "$small" "${steps[@]}" --out "$out/step-times.yaml"
 step_time=()
 [ ! -e "$out/step-times.yaml" ] || step_time=(--step-time "$out/step-times.yaml")
@@ -87,5 +87,5 @@ phase validate-small 60 "${kvtwin[@]}" validate demo --device "$device" --model 
 phase validate-large 75 "${kvtwin[@]}" validate demo --device "$device" --model "$large" "${load[@]}" \
     --out "$out/validate-large"
 
-"$python" -m gpu.benchmark.table "$out" || failed=1
+"$python" -m kvtwin.gpu.benchmark.table "$out" || failed=1
 exit $failed

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from gpu.step_inputs import StepInputs
+from kvtwin.gpu.step_inputs import StepInputs
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sequences of a graph. A smaller batch is filled up; a larger one runs without a graph."""

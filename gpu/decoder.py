@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from gpu.attention import Attention, AttentionBatch
-from gpu.decoder_config import DecoderConfig
-from gpu.decoder_weights import DecoderWeights, LayerWeights
-from gpu.layer_ops import LayerOps, Rotation, TorchLayerOps
-from gpu.paged_cache import PagedCache
-from gpu.torch_attention import attend_to
+from kvtwin.gpu.attention import Attention, AttentionBatch
+from kvtwin.gpu.decoder_config import DecoderConfig
+from kvtwin.gpu.decoder_weights import DecoderWeights, LayerWeights
+from kvtwin.gpu.layer_ops import LayerOps, Rotation, TorchLayerOps
+from kvtwin.gpu.paged_cache import PagedCache
+from kvtwin.gpu.torch_attention import attend_to
 
 _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """From layer index, queries, keys and values, [tokens, heads, head_dim] each, to the attention's output."""

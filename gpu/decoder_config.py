@@ -1,7 +1,7 @@
 """The decoders that a device can run: the Llama family and Qwen 2 and 3, read from a Hugging Face config.json.
 
-The engine's own reading (:mod:`engine.sizing.hf_config`) says what the layers are; here is what remains to be known
-before they can be computed, and what is refused because it would be computed wrongly.
+The engine's own reading (:mod:`kvtwin.engine.sizing.hf_config`) says what the layers are; here is what remains to be
+known before they can be computed, and what is refused because it would be computed wrongly.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engine.sizing.hf_config import read_hf_config
-from engine.sizing.hf_fields import Fields
-from engine.sizing.model_shape import ModelConfigError, ModelShape
-from gpu.errors import DeviceError
-from gpu.rope import Rope, positive_number, read_rope
+from kvtwin.engine.sizing.hf_config import read_hf_config
+from kvtwin.engine.sizing.hf_fields import Fields
+from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape
+from kvtwin.gpu.errors import DeviceError
+from kvtwin.gpu.rope import Rope, positive_number, read_rope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gpu.decoder_config import DecoderConfig
-from gpu.errors import DeviceError, memory_for
-from gpu.host_memory import check_host_memory
+from kvtwin.gpu.decoder_config import DecoderConfig
+from kvtwin.gpu.errors import DeviceError, memory_for
+from kvtwin.gpu.host_memory import check_host_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

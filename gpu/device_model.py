@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.config import EngineConfig
-from gpu.attention import Attention
-from gpu.cuda_graphs import graph_maker
-from gpu.decoder import Decoder
-from gpu.decoder_config import DecoderConfig
-from gpu.decoder_weights import WeightSource, build_weights
-from gpu.errors import DeviceError, memory_for
-from gpu.executor import DeviceExecutor
-from gpu.layer_ops import LayerOps, TorchLayerOps
-from gpu.memory_profile import run_largest_step
-from gpu.random_weights import RandomWeights
-from gpu.torch_attention import TorchAttention
+from kvtwin.engine.config import EngineConfig
+from kvtwin.gpu.attention import Attention
+from kvtwin.gpu.cuda_graphs import graph_maker
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.decoder_config import DecoderConfig
+from kvtwin.gpu.decoder_weights import WeightSource, build_weights
+from kvtwin.gpu.errors import DeviceError, memory_for
+from kvtwin.gpu.executor import DeviceExecutor
+from kvtwin.gpu.layer_ops import LayerOps, TorchLayerOps
+from kvtwin.gpu.memory_profile import run_largest_step
+from kvtwin.gpu.random_weights import RandomWeights
+from kvtwin.gpu.torch_attention import TorchAttention
 
 DEVICES = ("cpu", "cuda")
 
@@ -95,9 +95,9 @@ def _backend(device: torch.device, config: DecoderConfig, dtype: torch.dtype) ->
     if device.type == "cpu":
         return TorchAttention(), TorchLayerOps()
     # Only here: a CPU does without Triton.
-    from gpu.kernels.launch_table import launch_constants
-    from gpu.triton_attention import TritonAttention, arch_of
-    from gpu.triton_layer_ops import TritonLayerOps
+    from kvtwin.gpu.kernels.launch_table import launch_constants
+    from kvtwin.gpu.triton_attention import TritonAttention, arch_of
+    from kvtwin.gpu.triton_layer_ops import TritonLayerOps
 
     arch = arch_of(device)
     launch_constants(arch, dtype, config.head_dim, config.num_query_heads, config.num_kv_heads, block_size=16)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.executed_step import ExecutedStep
-from engine.executor import Step
-from gpu.attention import AttentionBatch
-from gpu.step_inputs import StepInputs
-from gpu.transfer import to_host
+from kvtwin.engine.executed_step import ExecutedStep
+from kvtwin.engine.executor import Step
+from kvtwin.gpu.attention import AttentionBatch
+from kvtwin.gpu.step_inputs import StepInputs
+from kvtwin.gpu.transfer import to_host
 
 
 @dataclass(frozen=True, slots=True)

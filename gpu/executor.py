@@ -9,22 +9,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.block_pool import BlockPool
-from engine.config import EngineConfig
-from engine.executed_step import ExecutedStep
-from engine.executor import Executor, Step, StepResult
-from gpu.attention import Attention
-from gpu.cuda_graphs import DecodeGraphs, Graph
-from gpu.decoder import Decoder
-from gpu.errors import DeviceError, memory_for
-from gpu.evidence import Evidence
-from gpu.paged_cache import PagedCache
-from gpu.poison import Poison
-from gpu.request_rows import RequestRows
-from gpu.sampling import sample
-from gpu.step_inputs import StepInputs, TokenInputs, step_inputs, token_inputs
-from gpu.step_timer import StepTimer
-from gpu.transfer import to_host
+from kvtwin.engine.block_pool import BlockPool
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.executed_step import ExecutedStep
+from kvtwin.engine.executor import Executor, Step, StepResult
+from kvtwin.gpu.attention import Attention
+from kvtwin.gpu.cuda_graphs import DecodeGraphs, Graph
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.errors import DeviceError, memory_for
+from kvtwin.gpu.evidence import Evidence
+from kvtwin.gpu.paged_cache import PagedCache
+from kvtwin.gpu.poison import Poison
+from kvtwin.gpu.request_rows import RequestRows
+from kvtwin.gpu.sampling import sample
+from kvtwin.gpu.step_inputs import StepInputs, TokenInputs, step_inputs, token_inputs
+from kvtwin.gpu.step_timer import StepTimer
+from kvtwin.gpu.transfer import to_host
 
 
 class StepOutputs(NamedTuple):
@@ -132,7 +132,7 @@ class DeviceExecutor(Executor[SubmittedStep]):
         return SubmittedStep(step, timer, inputs, sampled, evidence)
 
     def _move_blocks(self, step: Step) -> None:
-        """What :class:`~engine.executor.Step` wants done before anything is written."""
+        """What :class:`~kvtwin.engine.executor.Step` wants done before anything is written."""
         self._cache.save(step.saves)
         if self._poison:
             self._poison.fill_handed_out(step)

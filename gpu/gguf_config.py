@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu.decoder_config import DecoderConfig, read_decoder_config
-from gpu.errors import DeviceError
+from kvtwin.gpu.decoder_config import DecoderConfig, read_decoder_config
+from kvtwin.gpu.errors import DeviceError
 
 _FIELDS = {
     "num_hidden_layers": "block_count",

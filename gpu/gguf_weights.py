@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu.decoder_weights import check_shape
-from gpu.errors import DeviceError, first_line
-from gpu.gguf_config import read_gguf_config
-from gpu.rope import Rope
+from kvtwin.gpu.decoder_weights import check_shape
+from kvtwin.gpu.errors import DeviceError, first_line
+from kvtwin.gpu.gguf_config import read_gguf_config
+from kvtwin.gpu.rope import Rope
 
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {

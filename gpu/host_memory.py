@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu.errors import OutOfDeviceMemory
+from kvtwin.gpu.errors import OutOfDeviceMemory
 
 _MEMINFO = Path("/proc/meminfo")
 

@@ -1,7 +1,7 @@
 """What a decoder layer does between its matrix products and its attention: row by row, bound by memory alone.
 
-On a GPU each of these is one fused kernel (``gpu.triton_layer_ops``); here they are plain torch. Everything is computed
-in float32 and rounded once.
+On a GPU each of these is one fused kernel (``kvtwin.gpu.triton_layer_ops``); here they are plain torch. Everything is
+computed in float32 and rounded once.
 """
 
 from __future__ import annotations

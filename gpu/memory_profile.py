@@ -8,12 +8,12 @@ from dataclasses import fields, is_dataclass
 import torch
 from torch import Tensor
 
-from engine.sizing.memory_budget import GIB, GivenBytes, MemoryBudget, memory_budget
-from engine.sizing.model_shape import ModelShape
-from gpu.attention import AttentionBatch
-from gpu.decoder import Decoder
-from gpu.errors import DeviceError, memory_for
-from gpu.sampling import sample
+from kvtwin.engine.sizing.memory_budget import GIB, GivenBytes, MemoryBudget, memory_budget
+from kvtwin.engine.sizing.model_shape import ModelShape
+from kvtwin.gpu.attention import AttentionBatch
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.errors import DeviceError, memory_for
+from kvtwin.gpu.sampling import sample
 
 CUDA_GRAPH_BYTES = 2 * GIB
 """Set aside for the graphs of decode steps: they are captured behind the cache. An assumption, on the safe side."""

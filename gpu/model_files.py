@@ -7,11 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu.decoder_config import DecoderConfig, read_decoder_config
-from gpu.decoder_weights import WeightSource
-from gpu.errors import DeviceError, first_line
-from gpu.gguf_weights import GgufWeights
-from gpu.safetensors_weights import SafetensorsWeights
+from kvtwin.gpu.decoder_config import DecoderConfig, read_decoder_config
+from kvtwin.gpu.decoder_weights import WeightSource
+from kvtwin.gpu.errors import DeviceError, first_line
+from kvtwin.gpu.gguf_weights import GgufWeights
+from kvtwin.gpu.safetensors_weights import SafetensorsWeights
 
 
 class ModelFiles(NamedTuple):

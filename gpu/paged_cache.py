@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.executor import BlockCopy, HostCopy
-from gpu.attention import Attention, LayerCache
-from gpu.errors import DeviceError, first_line
-from gpu.host_memory import check_host_memory
-from gpu.transfer import to_device
+from kvtwin.engine.executor import BlockCopy, HostCopy
+from kvtwin.gpu.attention import Attention, LayerCache
+from kvtwin.gpu.errors import DeviceError, first_line
+from kvtwin.gpu.host_memory import check_host_memory
+from kvtwin.gpu.transfer import to_device
 
 
 class PagedCache:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
-from engine.executor import Step
-from gpu.paged_cache import PagedCache
+from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from kvtwin.engine.executor import Step
+from kvtwin.gpu.paged_cache import PagedCache
 
 
 class Poison:

@@ -8,8 +8,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from gpu.decoder_config import DecoderConfig
-from gpu.decoder_weights import DecoderWeights, build_weights
+from kvtwin.gpu.decoder_config import DecoderConfig
+from kvtwin.gpu.decoder_weights import DecoderWeights, build_weights
 
 _EMBEDDING_STD = 0.06
 _GAINS = {"q_proj": sqrt(2), "k_proj": sqrt(2), "down_proj": 1.7}

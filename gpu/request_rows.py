@@ -9,9 +9,9 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from engine.executor import Step
-from engine.request import Request
-from gpu.transfer import to_device
+from kvtwin.engine.executor import Step
+from kvtwin.engine.request import Request
+from kvtwin.gpu.transfer import to_device
 
 
 class RequestRows:

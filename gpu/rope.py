@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.sizing.hf_fields import Fields
-from gpu.errors import DeviceError
+from kvtwin.engine.sizing.hf_fields import Fields
+from kvtwin.gpu.errors import DeviceError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gpu.decoder_weights import check_shape
-from gpu.errors import DeviceError, first_line
+from kvtwin.gpu.decoder_weights import check_shape
+from kvtwin.gpu.errors import DeviceError, first_line
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

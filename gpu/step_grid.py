@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.config import EngineConfig
-from gpu.cuda_graphs import BATCH_SIZES
+from kvtwin.engine.config import EngineConfig
+from kvtwin.gpu.cuda_graphs import BATCH_SIZES
 
 
 class PlannedSequence(NamedTuple):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.executor import Step
-from gpu.attention import AttentionBatch
-from gpu.request_rows import RequestRows
-from gpu.transfer import to_device
+from kvtwin.engine.executor import Step
+from kvtwin.gpu.attention import AttentionBatch
+from kvtwin.gpu.request_rows import RequestRows
+from kvtwin.gpu.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from random import Random
 
-from engine.block_keys import KeySpace, TokenContent
-from engine.config import EngineConfig
-from engine.executor import Admission, Step
-from engine.request import Request
-from gpu.executor import DeviceExecutor, SubmittedStep
-from gpu.step_grid import PlannedSequence, PlannedStep, num_blocks_of
+from kvtwin.engine.block_keys import KeySpace, TokenContent
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.executor import Admission, Step
+from kvtwin.engine.request import Request
+from kvtwin.gpu.executor import DeviceExecutor, SubmittedStep
+from kvtwin.gpu.step_grid import PlannedSequence, PlannedStep, num_blocks_of
 
 
 @dataclass(slots=True)

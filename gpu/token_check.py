@@ -16,13 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig
-from gpu.alone import Transcript, say_alone
-from gpu.decoder import Decoder
-from gpu.errors import memory_for
-from gpu.executor import DeviceExecutor
-from gpu.request_rows import request_seed
-from gpu.sampling import scores
+from kvtwin.engine.config import EngineConfig
+from kvtwin.gpu.alone import Transcript, say_alone
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.errors import memory_for
+from kvtwin.gpu.executor import DeviceExecutor
+from kvtwin.gpu.request_rows import request_seed
+from kvtwin.gpu.sampling import scores
 
 MOST_TIES = 0.001
 """Share of the tokens that may be ties in float32; a single one always may. In 16 bits many are."""

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu.attention import Attention, AttentionBatch, LayerCache
+from kvtwin.gpu.attention import Attention, AttentionBatch, LayerCache
 
 
 class TorchAttention(Attention):
     """One sequence at a time: gather its blocks, then attend."""
 
     def write(self, keys: Tensor, values: Tensor, layer: LayerCache, slots: Tensor) -> None:
-        """See :class:`~gpu.attention.Attention`."""
+        """See :class:`~kvtwin.gpu.attention.Attention`."""
         written = slots >= 0
         if not bool(written.all()):
             slots, keys, values = slots[written], keys[written], values[written]
@@ -23,7 +23,7 @@ class TorchAttention(Attention):
         layer.values[blocks, offsets] = values
 
     def attend(self, query: Tensor, layer: LayerCache, batch: AttentionBatch) -> Tensor:
-        """See :class:`~gpu.attention.Attention`."""
+        """See :class:`~kvtwin.gpu.attention.Attention`."""
         output = torch.empty_like(query)
         starts, contexts = batch.query_starts.tolist(), batch.context_tokens.tolist()
         for index, context_tokens in enumerate(contexts):
@@ -33,7 +33,7 @@ class TorchAttention(Attention):
         return output
 
     def copy_blocks(self, storage: Tensor, sources: Tensor, destinations: Tensor) -> None:
-        """See :class:`~gpu.attention.Attention`."""
+        """See :class:`~kvtwin.gpu.attention.Attention`."""
         storage[:, destinations] = storage[:, sources]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpu.attention import Attention, AttentionBatch, LayerCache
-from gpu.kernels.copy import copy_blocks
-from gpu.kernels.decode import decode
-from gpu.kernels.launch_table import launch_constants
-from gpu.kernels.prefill import prefill
-from gpu.kernels.write import write_kv
+from kvtwin.gpu.attention import Attention, AttentionBatch, LayerCache
+from kvtwin.gpu.kernels.copy import copy_blocks
+from kvtwin.gpu.kernels.decode import decode
+from kvtwin.gpu.kernels.launch_table import launch_constants
+from kvtwin.gpu.kernels.prefill import prefill
+from kvtwin.gpu.kernels.write import write_kv
 
 
 class TritonAttention(Attention):
@@ -24,11 +24,11 @@ class TritonAttention(Attention):
         self._arch = arch
 
     def write(self, keys: Tensor, values: Tensor, layer: LayerCache, slots: Tensor) -> None:
-        """See :class:`~gpu.attention.Attention`."""
+        """See :class:`~kvtwin.gpu.attention.Attention`."""
         write_kv(keys, values, layer.keys, layer.values, slots)
 
     def attend(self, query: Tensor, layer: LayerCache, batch: AttentionBatch) -> Tensor:
-        """See :class:`~gpu.attention.Attention`. Raises DeviceError for a shape that the kernels do not support."""
+        """See :class:`kvtwin.gpu.attention.Attention`. DeviceError: a shape that the kernels do not support."""
         block_size, num_kv_heads, head_dim = layer.keys.shape[1:]
         constants = launch_constants(self._arch, query.dtype, head_dim, query.shape[1], num_kv_heads, block_size)
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -59,7 +59,7 @@ class TritonAttention(Attention):
         return output
 
     def copy_blocks(self, storage: Tensor, sources: Tensor, destinations: Tensor) -> None:
-        """See :class:`~gpu.attention.Attention`."""
+        """See :class:`~kvtwin.gpu.attention.Attention`."""
         copy_blocks(storage, sources, destinations)
 
 

@@ -16,7 +16,7 @@
 # %%
 import matplotlib.pyplot as plt
 
-from experiments.notebook import kvtwin
+from kvtwin.experiments.notebook import kvtwin
 
 TRACE = "demo"
 POOL_TOKENS = 28_800  # the same memory for every block size

@@ -23,8 +23,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from experiments.notebook import kvtwin
-from experiments.run_reader import Run
+from kvtwin.experiments.notebook import kvtwin
+from kvtwin.experiments.runs.reader import Run
 
 TRACES = Path(os.environ.get("KVTWIN_TRACES", "../shared/traces")) / "llmservingsim"
 WORKLOAD = TRACES / "sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz"

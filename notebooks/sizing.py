@@ -14,7 +14,7 @@
 # %%
 import matplotlib.pyplot as plt
 
-from experiments.notebook import kvtwin
+from kvtwin.experiments.notebook import kvtwin
 
 TRACE = "demo"  # or a file: see `kvtwin trace inspect`
 MODEL = "meta-llama/Llama-3.1-8B"

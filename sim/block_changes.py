@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from engine.block_pool import NULL_BLOCK, BlockPool
-from engine.range_pool import RangePool
+from kvtwin.engine.block_pool import NULL_BLOCK, BlockPool
+from kvtwin.engine.contiguous.range_pool import RangePool
 
 
 class BlockChange(IntEnum):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from sim.step_shape import StepShape
+from kvtwin.sim.step_shape import StepShape
 
 MOST_NS = 1e15
 """The largest time that a file may state, eleven days: sums over a step stay finite."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from sim.clock import Clock
-from workloads.request_record import RequestRecord
+from kvtwin.sim.clock import Clock
+from kvtwin.workloads.request_record import RequestRecord
 
 
 class Clients:

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.block_keys import UNKNOWN_TOKEN
-from engine.executor import Step
-from engine.observer import Observer
-from engine.request import Request
-from engine.scheduler import Scheduler
-from sim.server_observer import ServerObserver
-from sim.step_shape import StepShape, step_shape
+from kvtwin.engine.block_keys import UNKNOWN_TOKEN
+from kvtwin.engine.executor import Step
+from kvtwin.engine.observer import Observer
+from kvtwin.engine.request import Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.sim.server_observer import ServerObserver
+from kvtwin.sim.step_shape import StepShape, step_shape
 
 NOT_WRITTEN = -1
 """The slot of a token whose keys and values are there already."""

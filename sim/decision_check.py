@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, NamedTuple
 
-from engine.executed_step import ExecutedStep
-from engine.executor import Executor
-from sim.decided_steps import DecidedStep, DecisionRecorder
-from sim.replayed_executor import RecordEndsError, ReplayedExecutor
-from sim.serving import ServerSimulation
-from workloads.request_record import RequestRecord
+from kvtwin.engine.executed_step import ExecutedStep
+from kvtwin.engine.executor import Executor
+from kvtwin.sim.decided_steps import DecidedStep, DecisionRecorder
+from kvtwin.sim.replayed_executor import RecordEndsError, ReplayedExecutor
+from kvtwin.sim.serving import ServerSimulation
+from kvtwin.workloads.request_record import RequestRecord
 
 MOST_DIFFERENCES = 1_000
 """How many are looked for: the first ones say what went wrong."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from engine.executor import Step
-from engine.request import Request
-from workloads.errors import WorkloadError
-from workloads.request_record import RequestRecord
+from kvtwin.engine.executor import Step
+from kvtwin.engine.request import Request
+from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.request_record import RequestRecord
 
 _DRAW_BYTES = 8
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sim.step_shape import StepShape
+from kvtwin.sim.step_shape import StepShape
 
 COEFFICIENTS = (
     "step_ns",

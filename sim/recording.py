@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import NamedTuple
 
-from engine.executor import AdmissionStop, Step
-from engine.request import FinishReason, Request
-from engine.scheduler import Scheduler
-from workloads.request_record import RequestRecord
-from workloads.time_units import SECOND_NS
+from kvtwin.engine.executor import AdmissionStop, Step
+from kvtwin.engine.request import FinishReason, Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.workloads.request_record import RequestRecord
+from kvtwin.workloads.time_units import SECOND_NS
 
 NEVER = -1
 """A time that did not come."""

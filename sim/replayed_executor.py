@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.executed_step import ExecutedStep
-from engine.executor import Executor, Step, StepResult
+from kvtwin.engine.executed_step import ExecutedStep
+from kvtwin.engine.executor import Executor, Step, StepResult
 
 
 class RecordEndsError(Exception):
@@ -15,7 +15,7 @@ class RecordEndsError(Exception):
 class ReplayedExecutor(Executor[Step]):
     """Gives back durations and output tokens of a measured run, step by step.
 
-    A simulation that is fed with it arrives at the decisions of that run (:mod:`sim.decision_check`).
+    A simulation that is fed with it arrives at the decisions of that run (:mod:`kvtwin.sim.decision_check`).
     """
 
     def __init__(self, executed: Sequence[ExecutedStep]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.block_hashes import Image, LoraAdapter
-from engine.block_keys import Content, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
-from engine.request import Request
-from workloads.request_record import RequestRecord
+from kvtwin.engine.block_hashes import Image, LoraAdapter
+from kvtwin.engine.block_keys import Content, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
+from kvtwin.engine.request import Request
+from kvtwin.workloads.request_record import RequestRecord
 
 EOS_TOKEN = -2
 """Stands for the end-of-sequence token of a simulated output; no real token id is negative."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from engine.sizing.model_shape import ModelShape, WeightFormat
-from sim.gpu_spec import GpuSpec
-from sim.step_shape import StepShape
+from kvtwin.engine.sizing.model_shape import ModelShape, WeightFormat
+from kvtwin.sim.gpu_spec import GpuSpec
+from kvtwin.sim.step_shape import StepShape
 
 MEMORY_EFFICIENCY = 0.85
 """Share of the peak bandwidth. Copies reach 0.9 on an H200; FlashMLA's README states 3000 of 3350 GB/s."""

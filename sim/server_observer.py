@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from engine.executor import Step
-from engine.request import Request
-from workloads.request_record import RequestRecord
+from kvtwin.engine.executor import Step
+from kvtwin.engine.request import Request
+from kvtwin.workloads.request_record import RequestRecord
 
 
 class ServerObserver:
     """Is told of requests and steps, in order; sees the scheduler as it then is and changes nothing.
 
-    Whoever watches overrides what it wants to know. (:class:`engine.observer.Observer` is told of the decisions inside
-    a step.)
+    Whoever watches overrides what it wants to know. (:class:`kvtwin.engine.observer.Observer` is told of the decisions
+    inside a step.)
     """
 
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:

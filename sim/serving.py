@@ -12,20 +12,20 @@ from typing import Any
 
 import simpy
 
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.executor import Executor, Step, StepResult
-from engine.invariants import InvariantChecker
-from engine.observer import Observer
-from engine.request import Request
-from engine.scheduler import Scheduler
-from sim.clients import Clients
-from sim.clock import Clock
-from sim.recording import Recorder
-from sim.requests import RequestFactory
-from sim.server_observer import ServerObserver
-from workloads.errors import WorkloadError
-from workloads.request_record import RequestRecord
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.core import EngineCore
+from kvtwin.engine.executor import Executor, Step, StepResult
+from kvtwin.engine.invariants import InvariantChecker
+from kvtwin.engine.observer import Observer
+from kvtwin.engine.request import Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.sim.clients import Clients
+from kvtwin.sim.clock import Clock
+from kvtwin.sim.recording import Recorder
+from kvtwin.sim.requests import RequestFactory
+from kvtwin.sim.server_observer import ServerObserver
+from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.request_record import RequestRecord
 
 Observe = Callable[[Scheduler, Callable[[], int]], Observer]
 """Makes an observer of a scheduler, which may ask what time it is, in ns."""
@@ -38,7 +38,7 @@ _PATIENCE_PREFILLS = 10
 
 
 class ServerSimulation:
-    """One server and the :class:`~sim.clients.Clients` that send it a workload.
+    """One server and the :class:`~kvtwin.sim.clients.Clients` that send it a workload.
 
     Records that vLLM's front end refuses, or that can never fit, are counted in the recorder and not served.
 

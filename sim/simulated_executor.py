@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engine.block_keys import UNKNOWN_TOKEN
-from engine.executor import Executor, Step, StepResult
-from engine.request import Request
-from sim.draft_acceptance import DraftAcceptance
-from sim.host_link import HostLink
-from sim.requests import EOS_TOKEN
-from sim.server_observer import ServerObserver
-from sim.step_shape import step_shape
-from sim.step_time import StepTimeModel
-from workloads.request_record import RequestRecord
+from kvtwin.engine.block_keys import UNKNOWN_TOKEN
+from kvtwin.engine.executor import Executor, Step, StepResult
+from kvtwin.engine.request import Request
+from kvtwin.sim.draft_acceptance import DraftAcceptance
+from kvtwin.sim.host_link import HostLink
+from kvtwin.sim.requests import EOS_TOKEN
+from kvtwin.sim.server_observer import ServerObserver
+from kvtwin.sim.step_shape import step_shape
+from kvtwin.sim.step_time import StepTimeModel
+from kvtwin.workloads.request_record import RequestRecord
 
 _NO_TOKENS: Sequence[int] = ()
 _UNKNOWN_OUTPUT: Sequence[int] = (UNKNOWN_TOKEN,)

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from engine.executor import Step
-from engine.request import Request
-from engine.scheduler import Scheduler
-from sim.block_changes import BlockChange, listen
-from sim.server_observer import ServerObserver
+from kvtwin.engine.executor import Step
+from kvtwin.engine.request import Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.sim.block_changes import BlockChange, listen
+from kvtwin.sim.server_observer import ServerObserver
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.executor import Step
+from kvtwin.engine.executor import Step
 
 
 class StepShape(NamedTuple):

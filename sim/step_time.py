@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sim.step_shape import StepShape
+from kvtwin.sim.step_shape import StepShape
 
 
 class StepTimeModel(Protocol):

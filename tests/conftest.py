@@ -3,6 +3,7 @@
 The traces lie beside the repository, never in it; tests that need one skip where it is absent.
 """
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,11 @@ def public_trace():
         return TRACES / name
 
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_name():
+    """No module is imported under a second name, or classes would exist twice."""
+    yield
+    bare = [name for name in sys.modules if name.split(".")[0] in ("engine", "workloads", "sim", "gpu", "experiments")]
+    assert bare == []

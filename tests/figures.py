@@ -56,7 +56,15 @@ MEASURED_OPTIONS = (
 
 def replay(trace: Path, options: str) -> tuple[dict, float, float]:
     """Summary, CPU seconds and peak MB of one run."""
-    command = [sys.executable, "-m", "experiments.command_line", "replay", str(trace), *options.split(), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "kvtwin.experiments.command_line",
+        "replay",
+        str(trace),
+        *options.split(),
+        "--json",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     output = process.stdout.read()

@@ -3,11 +3,11 @@
 Importing this package reads no data and imports no heavy package.
 """
 
-from workloads.errors import WorkloadError
-from workloads.formats import FORMATS, open_workload
-from workloads.native import write_workload
-from workloads.request_record import ImageSpan, Predecessor, RequestRecord
-from workloads.workload import Workload
+from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.formats.native import write_workload
+from kvtwin.workloads.formats.registry import FORMATS, open_workload
+from kvtwin.workloads.request_record import ImageSpan, Predecessor, RequestRecord
+from kvtwin.workloads.workload import Workload
 
 __all__ = [
     "FORMATS",

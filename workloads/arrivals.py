@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from workloads.time_units import SECOND_NS
+from kvtwin.workloads.time_units import SECOND_NS
 
 
 def check_rate(request_rate: float, burstiness: float) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads.arrivals import arrivals_ns, check_rate
-from workloads.distributions import Constant, Distribution
-from workloads.request_record import RequestRecord
-from workloads.time_units import MILLISECOND_NS
+from kvtwin.workloads.arrivals import arrivals_ns, check_rate
+from kvtwin.workloads.distributions import Constant, Distribution
+from kvtwin.workloads.request_record import RequestRecord
+from kvtwin.workloads.time_units import MILLISECOND_NS
 
 _ONE, _NONE = Constant(1), Constant(0)
 _STARTS, _SYSTEM_PROMPT, _CONVERSATION = range(3)
@@ -34,7 +34,7 @@ class SystemPrompts:
 class SyntheticWorkload:
     """Describes a workload and yields its requests, in order of arrival, as often as it is iterated.
 
-    Conversations start as a gamma process (`workloads.arrivals`). Each has a system prompt, if there are
+    Conversations start as a gamma process (`kvtwin.workloads.arrivals`). Each has a system prompt, if there are
     any, and ``turns`` turns of a user. With ``tool_calls`` it is an agent's: each turn takes that many requests more,
     because the model calls a tool, whose output makes the next prompt. The prompt of a request is the one before, its
     output and new tokens, of the user or of a tool, so a prefix cache can hit all but the last of them. A later request

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from workloads.errors import WorkloadError
-from workloads.mixing import fold
-from workloads.request_record import RequestRecord
+from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.mixing import fold
+from kvtwin.workloads.request_record import RequestRecord
 
 
 def scale_lengths(records: Iterable[RequestRecord], scale: float) -> Iterator[RequestRecord]:

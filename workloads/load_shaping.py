@@ -14,9 +14,9 @@ from itertools import islice
 
 import numpy as np
 
-from workloads.arrivals import check_rate, draw_gap_s
-from workloads.request_record import RequestRecord
-from workloads.time_units import SECOND_NS
+from kvtwin.workloads.arrivals import check_rate, draw_gap_s
+from kvtwin.workloads.request_record import RequestRecord
+from kvtwin.workloads.time_units import SECOND_NS
 
 
 def first_requests(records: Iterable[RequestRecord], num_prompts: int) -> Iterator[RequestRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workloads.request_record import RequestRecord
+from kvtwin.workloads.request_record import RequestRecord
 
 
 def as_recorded(pause_ns: int) -> int:

@@ -9,10 +9,10 @@ from itertools import islice
 
 import numpy as np
 
-from workloads.arrivals import arrivals_ns, check_rate
-from workloads.nominal_arrivals import NominalArrivals, as_recorded
-from workloads.request_record import Predecessor, RequestRecord
-from workloads.workload import reordered
+from kvtwin.workloads.arrivals import arrivals_ns, check_rate
+from kvtwin.workloads.nominal_arrivals import NominalArrivals, as_recorded
+from kvtwin.workloads.request_record import Predecessor, RequestRecord
+from kvtwin.workloads.workload import reordered
 
 
 class PlayedSessions:
@@ -22,7 +22,8 @@ class PlayedSessions:
     A request without session is a session of its own.
 
     * ``num_sessions``: play so many of them, drawn at random; they keep their order.
-    * ``session_rate``: they start as a gamma process of so many per second (`workloads.arrivals`); infinity starts
+    * ``session_rate``: they start as a gamma process of so many per second (`kvtwin.workloads.arrivals`); infinity
+    starts
       all at 0. Else they start when the file says.
     * ``concurrent_sessions``: instead, so many users play them one after another: session ``k`` starts when session
       ``k - concurrent_sessions`` is over.

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from workloads.errors import WorkloadError
-from workloads.mixing import fold, fold_arrays
-from workloads.request_record import RequestRecord
+from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.mixing import fold, fold_arrays
+from kvtwin.workloads.request_record import RequestRecord
 
 _SHARED, _PRIVATE = 0, 1
 
@@ -66,7 +66,7 @@ def _prompt(record: RequestRecord, index: int, vocabulary_size: int, seed: int, 
 def _stretches(record: RequestRecord, seed: int) -> tuple[list[int], list[int]]:
     """Of each hash id that names tokens of the prompt, what stands for it and all before it, and how many it names.
 
-    What counts as equal is what :class:`engine.block_keys.PrefixIdContent` takes for equal.
+    What counts as equal is what :class:`kvtwin.engine.block_keys.PrefixIdContent` takes for equal.
     """
     chains: list[int] = []
     lengths: list[int] = []

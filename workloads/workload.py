@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.errors import WorkloadError
-from workloads.json_rows import LAST_NS, shown
-from workloads.reader import Reader
-from workloads.request_record import RequestRecord
+from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.formats.json_rows import LAST_NS, shown
+from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.request_record import RequestRecord
 
 
 @dataclass(frozen=True, kw_only=True)

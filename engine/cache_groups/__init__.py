@@ -6,12 +6,12 @@ All groups of an engine take blocks from one pool (spec section 10). A kind of g
 
 from __future__ import annotations
 
-from engine.cache_group_spec import CacheGroupSpec
-from engine.cache_groups.base import CacheGroup, FindBlock, GroupContext
-from engine.cache_groups.chunked_local import ChunkedLocalGroup
-from engine.cache_groups.full_attention import FullAttentionGroup
-from engine.cache_groups.sliding_window import SlidingWindowGroup
-from engine.cache_groups.state_space import StateSpaceGroup
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock, GroupContext
+from kvtwin.engine.cache_groups.chunked_local import ChunkedLocalGroup
+from kvtwin.engine.cache_groups.full_attention import FullAttentionGroup
+from kvtwin.engine.cache_groups.sliding_window import SlidingWindowGroup
+from kvtwin.engine.cache_groups.state_space import StateSpaceGroup
 
 __all__ = ["KINDS", "CacheGroup", "FindBlock", "FullAttentionGroup", "GroupContext", "make_group"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from engine.cache_group_spec import CacheGroupSpec
-from engine.request import BlockTables
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.request import BlockTables
 
 FindBlock = Callable[[int], int | None]
 """The block that caches a key, None if there is none."""

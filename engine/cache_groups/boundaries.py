@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.cache_groups.base import CacheGroup
-from engine.request import Request
+from kvtwin.engine.cache_groups.base import CacheGroup
+from kvtwin.engine.request import Request
 
 
 def worth_resending(request: Request, group: CacheGroup, unit: int, *, hits_drop_a_block: bool) -> list[int]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.block_pool import NULL_BLOCK
-from engine.cache_group_spec import CacheGroupSpec
-from engine.cache_groups.base import CacheGroup, FindBlock, GroupContext
-from engine.request import BlockTables
+from kvtwin.engine.block_pool import NULL_BLOCK
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock, GroupContext
+from kvtwin.engine.request import BlockTables
 
 
 class SlidingWindowGroup(CacheGroup):

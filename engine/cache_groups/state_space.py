@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.block_pool import NULL_BLOCK
-from engine.cache_groups.base import CacheGroup, FindBlock
-from engine.request import BlockTables
+from kvtwin.engine.block_pool import NULL_BLOCK
+from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock
+from kvtwin.engine.request import BlockTables
 
 
 class StateSpaceGroup(CacheGroup):

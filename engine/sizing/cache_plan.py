@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.sizing.group_planning import CacheGroup, CacheLayer, SizingError, plan_groups
-from engine.sizing.memory_budget import GIB
+from kvtwin.engine.sizing.group_planning import CacheGroup, CacheLayer, SizingError, plan_groups
+from kvtwin.engine.sizing.memory_budget import GIB
 
 _SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
 

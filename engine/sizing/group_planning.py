@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engine.sizing.layer_spec import LayerKind, LayerSpec
+from kvtwin.engine.sizing.layer_spec import LayerKind, LayerSpec
 
 
 class SizingError(ValueError):

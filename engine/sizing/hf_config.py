@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.sizing.hf_fields import Fields
-from engine.sizing.hf_layers import layer_shape, mlp_activation_values
-from engine.sizing.layer_spec import DTYPE_BYTES, LayerKind
-from engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
+from kvtwin.engine.sizing.hf_fields import Fields
+from kvtwin.engine.sizing.hf_layers import layer_shape, mlp_activation_values
+from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, LayerKind
+from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
 
 _TYPE_DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.sizing.model_shape import ModelConfigError
+from kvtwin.engine.sizing.model_shape import ModelConfigError
 
 
 class Fields:

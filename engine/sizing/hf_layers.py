@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.sizing.hf_fields import Fields
-from engine.sizing.layer_spec import LayerKind, LayerSpec
-from engine.sizing.model_shape import LayerShape, ModelConfigError
+from kvtwin.engine.sizing.hf_fields import Fields
+from kvtwin.engine.sizing.layer_spec import LayerKind, LayerSpec
+from kvtwin.engine.sizing.model_shape import LayerShape, ModelConfigError
 
 
 def layer_shape(fields: Fields, index: int, kind: LayerKind, window: int | None, dtype: str) -> LayerShape:

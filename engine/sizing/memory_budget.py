@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from engine.sizing.model_shape import ModelShape
+from kvtwin.engine.sizing.model_shape import ModelShape
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.sizing.group_planning import CacheLayer, SizingError, ceil_div
-from engine.sizing.layer_spec import LayerSpec
-from engine.sizing.model_shape import ModelShape, pipeline_layers
+from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError, ceil_div
+from kvtwin.engine.sizing.layer_spec import LayerSpec
+from kvtwin.engine.sizing.model_shape import ModelShape, pipeline_layers
 
 BLOCK_ALIGNMENT_TOKENS = 16
 """vLLM rounds the block size that it chooses for Mamba hybrids to a multiple of what its kernels want."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.sizing.layer_spec import DTYPE_BYTES, LayerSpec
+from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, LayerSpec
 
 
 class ModelConfigError(ValueError):

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
-from experiments.exports.phases import request_phases
-from experiments.run_reader import Run
+from kvtwin.experiments.exports.phases import request_phases
+from kvtwin.experiments.runs.reader import Run
 
 _SERVER, _REQUESTS = 1, 2
 """Process ids: of the counters and of the requests' tracks."""

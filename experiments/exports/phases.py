@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from experiments.event_file import read_events
-from experiments.run_reader import Run
-from sim.recording import NEVER
+from kvtwin.experiments.events.event_file import read_events
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.sim.recording import NEVER
 
 _COLUMNS = ("scheduled", "scheduled_tokens", "output_tokens", "admitted", "hit_tokens", "preempted", "finished")
 

@@ -13,12 +13,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.event_file import has_events
-from experiments.exports.token_times import inter_token_latencies_ns
-from experiments.latencies import SERVED
-from experiments.run_reader import Run
-from sim.recording import NEVER
-from workloads.time_units import SECOND_NS
+from kvtwin.experiments.events.event_file import has_events
+from kvtwin.experiments.exports.token_times import inter_token_latencies_ns
+from kvtwin.experiments.runs.latencies import SERVED
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.sim.recording import NEVER
+from kvtwin.workloads.time_units import SECOND_NS
 
 _TTFT_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),

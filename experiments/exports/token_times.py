@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from experiments.event_file import read_events
-from experiments.run_reader import Run
-from sim.recording import NEVER
+from kvtwin.experiments.events.event_file import read_events
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.sim.recording import NEVER
 
 
 def inter_token_latencies_ns(run: Run) -> list[list[int]]:

@@ -11,12 +11,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from experiments.event_file import has_events
-from experiments.exports.token_times import inter_token_latencies_ns
-from experiments.latencies import SERVED
-from experiments.run_reader import Run
-from sim.recording import NEVER
-from workloads.time_units import SECOND_NS
+from kvtwin.experiments.events.event_file import has_events
+from kvtwin.experiments.exports.token_times import inter_token_latencies_ns
+from kvtwin.experiments.runs.latencies import SERVED
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.sim.recording import NEVER
+from kvtwin.workloads.time_units import SECOND_NS
 
 
 def export(run: Run, file: IO[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.pictures.figure import COLOURS, new_figure
+from kvtwin.experiments.pictures.figure import COLOURS, new_figure
 
 _MARKERS = "osD^v"
 

@@ -11,8 +11,8 @@ mpl.use("agg")
 
 from matplotlib.figure import Figure
 
-from experiments.palette import COLOURS
-from experiments.whole_files import whole_file
+from kvtwin.experiments.display.palette import COLOURS
+from kvtwin.experiments.files.whole import whole_file
 
 KINDS: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}
 """Kinds of files, with what must be left out of each for it to come out the same."""

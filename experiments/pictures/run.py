@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.pictures.figure import COLOURS, new_figure
-from experiments.run_reader import Run
-from workloads.time_units import SECOND_NS
+from kvtwin.experiments.pictures.figure import COLOURS, new_figure
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.workloads.time_units import SECOND_NS
 
 _MOST_POINTS = 2_000
 """Points of a line: more cannot be told apart, and make files large."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.pictures.figure import COLOURS, new_figure
-from experiments.token_sources import PARTS
+from kvtwin.experiments.misses.token_sources import PARTS
+from kvtwin.experiments.pictures.figure import COLOURS, new_figure
 
 _MEMORY_PARTS = {
     "live": ("holds a token", COLOURS[0]),
@@ -18,7 +18,7 @@ _MEMORY_PARTS = {
     "external": ("free, and memory is lacking", COLOURS[4]),
     "free": ("free, and nothing lacks", "#DDDDDD"),
 }
-"""What a slot of the KV memory is used for (`experiments.memory_use`): words and a colour."""
+"""What a slot of the KV memory is used for (`kvtwin.experiments.runs.memory_use`): words and a colour."""
 
 Summaries = Sequence[Mapping[str, Any]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.pictures.figure import new_figure
+from kvtwin.experiments.pictures.figure import new_figure
 
 Rows = list[dict[str, Any]]
 

@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from experiments.pictures.figure import COLOURS, new_figure
-from experiments.pictures.run import band
-from experiments.run_reader import Run
-from experiments.validate_facts import Pairs, paired_latencies
-from workloads.time_units import MILLISECOND_NS, SECOND_NS
+from kvtwin.experiments.pictures.figure import COLOURS, new_figure
+from kvtwin.experiments.pictures.run import band
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.validation.facts import Pairs, paired_latencies
+from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
 
 _TIMELINES = {"running": "running requests", "waiting": "waiting requests", "free_blocks": "free blocks"}
 _SCATTERED = {"ttft": "time to first token (s)", "e2el": "end to end (s)"}

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.event_file import num_warm_up_steps, read_block_changes, read_events
-from experiments.run_reader import Run
-from sim.block_changes import BlockChange
-from workloads.time_units import SECOND_NS
+from kvtwin.experiments.events.event_file import num_warm_up_steps, read_block_changes, read_events
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.sim.block_changes import BlockChange
+from kvtwin.workloads.time_units import SECOND_NS
 
 MOST_CELLS = 8_192
 NUM_FRAMES = 200

@@ -81,4 +81,4 @@ class Page:
 
 
 def _part(name: str) -> str:
-    return (files("experiments.report_page") / name).read_text(encoding="utf-8")
+    return (files("kvtwin.experiments.report_page") / name).read_text(encoding="utf-8")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.latencies import SERVED
-from experiments.palette import COLOURS
-from experiments.run_reader import Run
-from experiments.token_sources import PARTS
-from sim.recording import NEVER
-from workloads.time_units import MILLISECOND_NS, SECOND_NS
+from kvtwin.experiments.display.palette import COLOURS
+from kvtwin.experiments.misses.token_sources import PARTS
+from kvtwin.experiments.runs.latencies import SERVED
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.sim.recording import NEVER
+from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
 
 _MOST_POINTS = 1_500
 """Points of a line: more cannot be told apart, and make the page large."""

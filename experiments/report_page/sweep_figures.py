@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.report_page.run_figures import Figure, axis, layout
+from kvtwin.experiments.report_page.run_figures import Figure, axis, layout
 
 Rows = list[dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""Decode and prefill attention beside other kernels. ``python -m gpu.benchmark.attention --help``."""
+"""Decode and prefill attention beside other kernels. ``python -m kvtwin.gpu.benchmark.attention --help``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from functools import partial
 
 import torch
 
-from gpu.attention import Attention
-from gpu.benchmark.options import Options, parse_options
-from gpu.benchmark.peers import Call, CannotCompareError, peers_of
-from gpu.benchmark.problem import LLAMA_8B, Problem, Shape, make_problem, ragged_lengths
-from gpu.benchmark.timing import median_us
-from gpu.torch_attention import TorchAttention
+from kvtwin.gpu.attention import Attention
+from kvtwin.gpu.benchmark.options import Options, parse_options
+from kvtwin.gpu.benchmark.peers import Call, CannotCompareError, peers_of
+from kvtwin.gpu.benchmark.problem import LLAMA_8B, Problem, Shape, make_problem, ragged_lengths
+from kvtwin.gpu.benchmark.timing import median_us
+from kvtwin.gpu.torch_attention import TorchAttention
 
 MOST_ERROR = 2e-2
 """Between two kernels in 16 bits, relative to the largest value; more is no rounding."""
@@ -74,7 +74,7 @@ def _own_calls(options: Options, problem: Problem) -> dict[str, list[Call]]:
     """The project's kernels; decode also with the other cut that fits as often on a multiprocessor."""
     if options.is_dry:
         return {"kvtwin": _attend_calls(TorchAttention(), problem)}
-    from gpu.triton_attention import TritonAttention, arch_of
+    from kvtwin.gpu.triton_attention import TritonAttention, arch_of
 
     calls = {"kvtwin": _attend_calls(TritonAttention(arch_of(options.device)), problem)}
     if problem.is_decode:
@@ -91,8 +91,8 @@ def _attend_calls(attention: Attention, problem: Problem) -> list[Call]:
 
 def _small_tile_calls(problem: Problem, arch: int) -> list[Call]:
     """Four stages of 32 tokens instead of three of 64: which is faster is an open question."""
-    from gpu.kernels.decode import decode
-    from gpu.kernels.launch_table import launch_constants
+    from kvtwin.gpu.kernels.decode import decode
+    from kvtwin.gpu.kernels.launch_table import launch_constants
 
     shape, batch = problem.shape, problem.batch
     constants = launch_constants(

@@ -1,4 +1,4 @@
-"""What the device can do at most: copy, read, multiply. ``python -m gpu.benchmark.ceilings --help``."""
+"""What the device can do at most: copy, read, multiply. ``python -m kvtwin.gpu.benchmark.ceilings --help``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from gpu.benchmark.options import Options, parse_options
-from gpu.benchmark.results import Results
-from gpu.benchmark.timing import median_us
+from kvtwin.gpu.benchmark.options import Options, parse_options
+from kvtwin.gpu.benchmark.results import Results
+from kvtwin.gpu.benchmark.timing import median_us
 
 PHASE = "ceilings"
 GIB = 1 << 30

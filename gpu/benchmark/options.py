@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from gpu.benchmark.results import Results
-from gpu.device_model import DEVICES, open_device
-from gpu.errors import DeviceError
+from kvtwin.gpu.benchmark.results import Results
+from kvtwin.gpu.device_model import DEVICES, open_device
+from kvtwin.gpu.errors import DeviceError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu.attention import LayerCache
-from gpu.benchmark.problem import Problem
+from kvtwin.gpu.attention import LayerCache
+from kvtwin.gpu.benchmark.problem import Problem
 
 Call = Callable[[], Tensor]
 Peer = Callable[[Problem], list[Call]]

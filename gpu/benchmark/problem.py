@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpu.attention import AttentionBatch, LayerCache
-from gpu.benchmark.timing import NUM_ROTATED
-from gpu.paged_cache import PagedCache
+from kvtwin.gpu.attention import AttentionBatch, LayerCache
+from kvtwin.gpu.benchmark.timing import NUM_ROTATED
+from kvtwin.gpu.paged_cache import PagedCache
 
 BLOCK_SIZE = 16
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpu.benchmark.results import Results
+from kvtwin.gpu.benchmark.results import Results
 
 
 class Goal(NamedTuple):

@@ -1,4 +1,4 @@
-"""The command ``python -m gpu.compile_check``: a table of what was compiled; exit 1 if a kernel must not be so."""
+"""The command ``python -m kvtwin.gpu.compile_check``: what was compiled; exit 1 if a kernel must not be so."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import product
 
 import torch
 
-from gpu.compile_check.binary import Binary
-from gpu.compile_check.cases import MODELS, launch_all
-from gpu.compile_check.gates import SHARED_MEMORY, examine, programs_per_multiprocessor
-from gpu.compile_check.offline_driver import compiling_for
-from gpu.compile_check.requirements import requirements
-from gpu.kernels.launch_table import launch_constants
+from kvtwin.gpu.compile_check.binary import Binary
+from kvtwin.gpu.compile_check.cases import MODELS, launch_all
+from kvtwin.gpu.compile_check.gates import SHARED_MEMORY, examine, programs_per_multiprocessor
+from kvtwin.gpu.compile_check.offline_driver import compiling_for
+from kvtwin.gpu.compile_check.requirements import requirements
+from kvtwin.gpu.kernels.launch_table import launch_constants
 
 DTYPES = ("bfloat16", "float16", "float32")
 BLOCK_SIZES = (16, 32, 64)
@@ -68,7 +68,7 @@ def _cells(binary: Binary, model: str, dtype: str, block_size: int, broken: list
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m gpu.compile_check",
+        prog="python -m kvtwin.gpu.compile_check",
         description="Compile the kernels for GPUs that are not here, and check what came out. Default: everything.",
     )
     parser.add_argument("--arch", type=int, nargs="+", choices=sorted(SHARED_MEMORY), default=[80, 90])

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from gpu.attention import AttentionBatch
-from gpu.layer_ops import Rotation
-from gpu.paged_cache import PagedCache
-from gpu.triton_attention import TritonAttention
-from gpu.triton_layer_ops import TritonLayerOps
+from kvtwin.gpu.attention import AttentionBatch
+from kvtwin.gpu.layer_ops import Rotation
+from kvtwin.gpu.paged_cache import PagedCache
+from kvtwin.gpu.triton_attention import TritonAttention
+from kvtwin.gpu.triton_layer_ops import TritonLayerOps
 
 _CPU = torch.device("cpu")
 _NUM_BLOCKS = 64

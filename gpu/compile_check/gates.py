@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from triton.compiler import CompiledKernel
 
-from gpu.compile_check.binary import Binary, read_binary
+from kvtwin.gpu.compile_check.binary import Binary, read_binary
 
 _KIB = 1024
 _REGISTERS = 65_536

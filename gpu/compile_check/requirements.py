@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from gpu.compile_check.binary import Binary
-from gpu.compile_check.gates import Requirements
-from gpu.kernels.launch_table import LaunchConstants
+from kvtwin.gpu.compile_check.binary import Binary
+from kvtwin.gpu.compile_check.gates import Requirements
+from kvtwin.gpu.kernels.launch_table import LaunchConstants
 
 
 def requirements(binary: Binary, dtype: torch.dtype, constants: LaunchConstants) -> Requirements:

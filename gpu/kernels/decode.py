@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu.kernels.launch_table import LaunchConstants
-from gpu.kernels.online_softmax import add_tile, multiply
+from kvtwin.gpu.kernels.launch_table import LaunchConstants
+from kvtwin.gpu.kernels.online_softmax import add_tile, multiply
 
 MIN_SPLIT_TOKENS = tl.constexpr(256)
 """A split is worth its cost (a program, and a float32 output per query head to join) from about here."""
@@ -143,7 +143,7 @@ def decode(
 ) -> None:
     """Attend with ``query`` ``[S, num_query_heads, head_dim]``, one row per sequence, into ``output`` of that shape.
 
-    The rest is as in :class:`gpu.attention.AttentionBatch`; the caches have equal strides.
+    The rest is as in :class:`kvtwin.gpu.attention.AttentionBatch`; the caches have equal strides.
     """
     num_sequences, num_query_heads, head_dim = query.shape
     block_size, num_kv_heads = key_cache.shape[1:3]

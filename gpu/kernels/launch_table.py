@@ -1,7 +1,7 @@
 """Launch constants of the attention kernels: checked in, so that CUDA graphs and timings are the same every time.
 
 Nothing is tuned at run time. The entries are the largest tiles that compile without spilling a register
-(``python -m gpu.compile_check``); which of those is fastest can only be measured on a GPU.
+(``python -m kvtwin.gpu.compile_check``); which of those is fastest can only be measured on a GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from gpu.errors import DeviceError
+from kvtwin.gpu.errors import DeviceError
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 GROUPS = (*range(1, 9), 16)

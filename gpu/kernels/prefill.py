@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu.kernels.launch_table import LaunchConstants
-from gpu.kernels.online_softmax import add_tile, multiply
+from kvtwin.gpu.kernels.launch_table import LaunchConstants
+from kvtwin.gpu.kernels.online_softmax import add_tile, multiply
 
 
 @triton.jit
@@ -131,8 +131,8 @@ def prefill(
 ) -> None:
     """Attend with the rows of ``query`` ``[T, num_query_heads, head_dim]`` from ``first_row`` on, into ``output``.
 
-    ``query_starts[0]`` is ``first_row``. The rest is as in :class:`gpu.attention.AttentionBatch`; the caches have equal
-    strides.
+    ``query_starts[0]`` is ``first_row``. The rest is as in :class:`kvtwin.gpu.attention.AttentionBatch`; the caches
+    have equal strides.
     """
     num_tokens, num_query_heads, head_dim = query.shape
     block_size, num_kv_heads = key_cache.shape[1:3]

@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.block_pool import NULL_BLOCK
-from engine.cache_group_spec import CacheGroupSpec
-from engine.config import EngineConfig
-from engine.executor import Step
-from engine.request import Request
+from kvtwin.engine.block_pool import NULL_BLOCK
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.executor import Step
+from kvtwin.engine.request import Request
 
 STATE = -1
 """The slot of a block that holds a state, which is all that such a block holds."""
@@ -64,7 +64,7 @@ class _Span(NamedTuple):
 
 
 class ContentExecutor:
-    """Runs steps when they are submitted, in the order that :class:`~engine.executor.Step` asks for.
+    """Runs steps when they are submitted, in the order that :class:`~kvtwin.engine.executor.Step` asks for.
 
     ``order`` names the phases; another one is a fault, to see that it is noticed.
     """

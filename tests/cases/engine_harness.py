@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from engine.block_hashes import LoraAdapter
-from engine.block_keys import Content, TokenContent
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.executor import Step
-from engine.invariants import InvariantChecker
-from engine.request import Request
-from engine.scheduler import Scheduler
+from kvtwin.engine.block_hashes import LoraAdapter
+from kvtwin.engine.block_keys import Content, TokenContent
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.core import EngineCore
+from kvtwin.engine.executor import Step
+from kvtwin.engine.invariants import InvariantChecker
+from kvtwin.engine.request import Request
+from kvtwin.engine.scheduler import Scheduler
 
 Prompt = int | Sequence[int]
 """Token ids, or a number of tokens that nobody else has."""

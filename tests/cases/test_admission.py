@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.block_keys import TokenContent
-from engine.request import FinishReason, Request
+from kvtwin.engine.block_keys import TokenContent
+from kvtwin.engine.request import FinishReason, Request
 from tests.cases.engine_harness import Engine, blocks, shape
 
 

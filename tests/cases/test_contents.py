@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from engine.block_keys import TokenContent
-from engine.cache_group_spec import CacheGroupSpec
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.host_pool import HostPool
-from engine.invariants import InvariantChecker
-from engine.kv_cache_manager import KVCacheManager
-from engine.request import FinishReason, Request
-from engine.scheduler import Scheduler
-from engine.speculation import Speculation
-from engine.swap_space import SwapSpace
+from kvtwin.engine.block_keys import TokenContent
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.core import EngineCore
+from kvtwin.engine.host_memory.host_pool import HostPool
+from kvtwin.engine.host_memory.swap_space import SwapSpace
+from kvtwin.engine.invariants import InvariantChecker
+from kvtwin.engine.kv_cache_manager import KVCacheManager
+from kvtwin.engine.request import FinishReason, Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.speculation import Speculation
 from tests.cases.content_executor import NUM_TOKENS, ContentError, ContentExecutor, Prefix
 
 EOS = 0

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from engine.block_hashes import Image
-from engine.block_keys import PrefixIdContent, TokenContent
+from kvtwin.engine.block_hashes import Image
+from kvtwin.engine.block_keys import PrefixIdContent, TokenContent
 from tests.cases.engine_harness import Engine
 
 IDENTITIES = [

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cache_group_spec import CacheGroupSpec
-from engine.request import FinishReason
-from engine.speculation import Speculation
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.request import FinishReason
+from kvtwin.engine.speculation import Speculation
 from tests.cases.engine_harness import Engine, blocks
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])

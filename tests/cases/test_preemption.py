@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.statistics import RecentHitRate
+from kvtwin.engine.statistics import RecentHitRate
 from tests.cases.engine_harness import Engine, blocks, shape
 
 

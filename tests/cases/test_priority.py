@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.request import RequestStatus
+from kvtwin.engine.request import RequestStatus
 from tests.cases.engine_harness import Engine, shape
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.block_pool import BlockPool
-from engine.request import FinishReason, RequestStatus
+from kvtwin.engine.block_pool import BlockPool
+from kvtwin.engine.request import FinishReason, RequestStatus
 from tests.cases.engine_harness import Engine
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])

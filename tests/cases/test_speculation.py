@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cache_group_spec import CacheGroupSpec
-from engine.speculation import SPECULATION_METHODS, Speculation
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.speculation import SPECULATION_METHODS, Speculation
 from tests.cases.engine_harness import Engine, shape
 
 

@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.block_hashes import HASH_ALGORITHMS, Image, LoraAdapter, extra_keys, hash_function, root_hash
+from kvtwin.engine.block_hashes import HASH_ALGORITHMS, Image, LoraAdapter, extra_keys, hash_function, root_hash
 
 DIGESTS = {
     "sha256": lambda data: hashlib.sha256(data).digest(),

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.block_hashes import Image, LoraAdapter
-from engine.block_keys import UNKNOWN_TOKEN, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
+from kvtwin.engine.block_hashes import Image, LoraAdapter
+from kvtwin.engine.block_keys import UNKNOWN_TOKEN, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
 
 SQL, CHAT = LoraAdapter("sql", "/loras/sql", 1), LoraAdapter("chat", "/loras/chat", 2)
 identities = st.tuples(st.sampled_from([None, SQL, CHAT]), st.sampled_from([None, "x", "y"]))

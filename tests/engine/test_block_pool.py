@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
-from engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 
 
 class NaivePool:

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from engine.block_keys import TokenContent
-from engine.cache_group_spec import CacheGroupSpec
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.invariants import InvariantChecker
-from engine.request import Request
-from engine.scheduler import Scheduler
+from kvtwin.engine.block_keys import TokenContent
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.core import EngineCore
+from kvtwin.engine.invariants import InvariantChecker
+from kvtwin.engine.request import Request
+from kvtwin.engine.scheduler import Scheduler
 
 FULL = CacheGroupSpec("full_attention", 4)
 WINDOW = CacheGroupSpec("sliding_window", 4, 9)

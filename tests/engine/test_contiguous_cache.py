@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import ALLOCATORS, EngineConfig
-from engine.request import FinishReason, Request
+from kvtwin.engine.config import ALLOCATORS, EngineConfig
+from kvtwin.engine.request import FinishReason, Request
 from tests.cases.engine_harness import Engine, shape
 
 CONTIGUOUS = [name for name in ALLOCATORS if name != "paged"]

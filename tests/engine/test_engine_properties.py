@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.block_keys import UNKNOWN_TOKEN, OpaqueContent, PrefixIdContent
-from engine.request import FinishReason
+from kvtwin.engine.block_keys import UNKNOWN_TOKEN, OpaqueContent, PrefixIdContent
+from kvtwin.engine.request import FinishReason
 from tests.cases.engine_harness import Engine, blocks, shape
 
 EOS = 99

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine.block_keys import OpaqueContent, TokenContent
-from engine.cache_group_spec import CacheGroupSpec
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.executor import Admission, BlockCopy, Step
-from engine.forking import Forks
-from engine.invariants import InvariantChecker, InvariantError
-from engine.request import Request, RequestStatus
-from engine.scheduler import Scheduler
+from kvtwin.engine.block_keys import OpaqueContent, TokenContent
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.core import EngineCore
+from kvtwin.engine.executor import Admission, BlockCopy, Step
+from kvtwin.engine.forking import Forks
+from kvtwin.engine.invariants import InvariantChecker, InvariantError
+from kvtwin.engine.request import Request, RequestStatus
+from kvtwin.engine.scheduler import Scheduler
 from tests.cases.content_executor import ContentError, ContentExecutor
 
 FULL = (CacheGroupSpec("full_attention", 4),)

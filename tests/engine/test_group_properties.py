@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cache_group_spec import CacheGroupSpec
-from engine.request import FinishReason
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.request import FinishReason
 from tests.engine.test_engine_properties import Operation, Run, configurations, expected_output, workloads
 
 MAX_MODEL_LEN = 60

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from engine.host_pool import HostPool
-from engine.offload_tier import OffloadTier
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.host_memory.host_pool import HostPool
+from kvtwin.engine.host_memory.offload_tier import OffloadTier
 from tests.cases.engine_harness import Engine, shape
 from tests.cases.test_contents import GROUPS, INFINITE, Arrival, Run, crowd
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.block_hashes import Image
-from engine.block_keys import KeySpace, TokenContent
+from kvtwin.engine.block_hashes import Image
+from kvtwin.engine.block_keys import KeySpace, TokenContent
 
 IMAGES = {
     "one": [("imgA", 2, 5)],

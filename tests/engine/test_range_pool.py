@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.range_pool import RangePool
+from kvtwin.engine.contiguous.range_pool import RangePool
 
 
 def runs(flags):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cache_group_spec import CacheGroupSpec
-from engine.config import EngineConfig
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
 from tests.cases.engine_harness import Engine
 
 POLICIES = ["lru", "pin", "pin-until-pressure", "ttl=0", "ttl=5e-9", "ttl=20e-9", "ttl=1e9"]

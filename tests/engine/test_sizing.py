@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.sizing.cache_plan import plan_cache
-from engine.sizing.group_planning import CacheLayer, SizingError
-from engine.sizing.layer_spec import LayerSpec
-from engine.sizing.memory_budget import (
+from kvtwin.engine.sizing.cache_plan import plan_cache
+from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError
+from kvtwin.engine.sizing.layer_spec import LayerSpec
+from kvtwin.engine.sizing.memory_budget import (
     GIB,
     GivenBytes,
     default_max_num_batched_tokens,
     default_max_num_seqs,
     memory_budget,
 )
-from engine.sizing.model_cache import cache_layers
-from engine.sizing.model_shape import ModelShape
-from experiments.catalogue import load_model
+from kvtwin.engine.sizing.model_cache import cache_layers
+from kvtwin.engine.sizing.model_shape import ModelShape
+from kvtwin.experiments.catalogue.catalogue import load_model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_plans.json").read_text())
 KINDS = {

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from experiments.command_line import main
+from kvtwin.experiments.command_line import main
 
 SCRIPT = Path(sys.executable).with_name("kvtwin")
 SMALL_SERVER = ("--num-gpu-blocks-override", "2000", "--max-model-len", "4096", "--step-time", "zero")

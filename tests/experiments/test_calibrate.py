@@ -6,24 +6,24 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from experiments.executed_steps import NAME, executed_file
-from experiments.run_folder import run_files, write_run_folder
-from experiments.step_time_options import load_step_time
-from sim.calibrated import CalibratedStepTime
-from sim.linear import LinearStepTime
-from sim.step_shape import StepShape
+from kvtwin.experiments.options.step_time import load_step_time
+from kvtwin.experiments.runs.executed_steps import NAME, executed_file
+from kvtwin.experiments.runs.folder import run_files, write_run_folder
+from kvtwin.sim.calibrated import CalibratedStepTime
+from kvtwin.sim.linear import LinearStepTime
+from kvtwin.sim.step_shape import StepShape
 from tests.sim.measured_run import measure
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
 pytest.importorskip("scipy", reason="the fit needs scipy, of the extra gpu")
 
-from engine.config import EngineConfig
-from experiments import calibrate
-from experiments.calibration import Effort, measured_steps, progress_bar, quick_calibration
-from experiments.calibration_fit import calibrate as fit
-from experiments.command_line import main
-from gpu.decoder_config import TINY
-from gpu.device_model import DeviceModel, open_device
+from kvtwin.engine.config import EngineConfig
+from kvtwin.experiments.calibration.calibration import Effort, measured_steps, progress_bar, quick_calibration
+from kvtwin.experiments.calibration.fit import calibrate as fit
+from kvtwin.experiments.command_line import main
+from kvtwin.experiments.commands import calibrate
+from kvtwin.gpu.decoder_config import TINY
+from kvtwin.gpu.device_model import DeviceModel, open_device
 from tests.gpu.device_run import SMALL as SMALL_MODEL
 from tests.gpu.device_run import DeviceRun, small_decoder
 from tests.gpu.test_cuda_graphs import Rerun
@@ -168,5 +168,5 @@ def test_a_device_that_pads_its_batches():
 def test_who_lacks_scipy_is_told_before_anything_is_measured(kvtwin, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
     monkeypatch.delitem(sys.modules, "scipy.optimize", raising=False)
-    monkeypatch.setattr("experiments.calibrate.measured_steps", lambda *_: pytest.fail("was measured"))
+    monkeypatch.setattr("kvtwin.experiments.commands.calibrate.measured_steps", lambda *_: pytest.fail("was measured"))
     kvtwin("calibrate").complains("needs scipy", "pip install 'kvtwin[gpu]'")

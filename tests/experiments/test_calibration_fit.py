@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from experiments.calibration_fit import Calibration, MeasuredStep, calibrate
-from sim.calibrated import CalibratedStepTime
-from sim.step_shape import StepShape
+from kvtwin.experiments.calibration.fit import Calibration, MeasuredStep, calibrate
+from kvtwin.sim.calibrated import CalibratedStepTime
+from kvtwin.sim.step_shape import StepShape
 
 pytest.importorskip("scipy", reason="the fit needs scipy, of the extra gpu")
 

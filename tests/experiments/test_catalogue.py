@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.catalogue import gpu_names, load_gpu, load_model, model_names
-from experiments.errors import UserError
+from kvtwin.experiments.catalogue.catalogue import gpu_names, load_gpu, load_model, model_names
+from kvtwin.experiments.errors import UserError
 
 
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "llama-3.1-8b", "LLAMA-3.1-8B"])
@@ -24,7 +24,7 @@ def test_every_entry_can_be_read():
 
 
 def test_a_path_to_a_config_or_its_folder(tmp_path):
-    source = Path(__file__).parents[2] / "experiments/models/smollm2-135m.json"
+    source = Path(__file__).parents[2] / "experiments/catalogue/models/smollm2-135m.json"
     (tmp_path / "config.json").write_text(source.read_text())
     assert load_model(str(tmp_path)).total_params == load_model("SmolLM2-135M").total_params
     assert load_model(str(tmp_path / "config.json")).num_layers == 30

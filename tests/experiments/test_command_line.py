@@ -9,8 +9,8 @@ from importlib import import_module
 
 import pytest
 
-from experiments.command_line import COMMANDS
-from experiments.parser import CommandParser
+from kvtwin.experiments.command_line import COMMANDS
+from kvtwin.experiments.options.parser import CommandParser
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row
 
 HEAVY = ("numpy", "pandas", "pyarrow", "simpy", "yaml", "tqdm", "torch", "numba")
@@ -18,7 +18,7 @@ HEAVY = ("numpy", "pandas", "pyarrow", "simpy", "yaml", "tqdm", "torch", "numba"
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from experiments.command_line import main; main(['--help']); "
+        "import sys; from kvtwin.experiments.command_line import main; main(['--help']); "
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

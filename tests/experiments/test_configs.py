@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-import experiments
-from experiments.trace_options import DEMO
+from kvtwin.experiments.options.trace import DEMO
 
-FOLDER = Path(experiments.__file__).parent / "configs"
+FOLDER = Path(__file__).parents[2] / "experiments" / "configs"
 SPECS = [path for path in sorted(FOLDER.glob("*.yaml")) if "description" in yaml.safe_load(path.read_text())]
 
 

@@ -9,17 +9,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.capacity_curve import CapacityCurve
-from experiments.curve_facts import Mark, curve_facts
-from experiments.optimal_eviction import OptimalEviction
-from experiments.pictures.curve import capacity_curve
-from experiments.prefix_chains import Chain, prefix_chain
-from experiments.sampled_curve import NUM_SAMPLES, SampledCurve
-from experiments.simulated_points import simulated_points
+from kvtwin.experiments.curves.facts import Mark, curve_facts
+from kvtwin.experiments.curves.simulated_points import simulated_points
+from kvtwin.experiments.pictures.curve import capacity_curve
+from kvtwin.workloads.formats.growing_prompt import GrowingPrompt
+from kvtwin.workloads.formats.registry import open_workload
+from kvtwin.workloads.prefixes.capacity_curve import CapacityCurve
+from kvtwin.workloads.prefixes.chains import Chain, prefix_chain
+from kvtwin.workloads.prefixes.optimal_eviction import OptimalEviction
+from kvtwin.workloads.prefixes.sampled_curve import NUM_SAMPLES, SampledCurve
+from kvtwin.workloads.request_record import ImageSpan, RequestRecord
 from tests.experiments.conftest import mooncake_row, tokens
-from workloads.formats import open_workload
-from workloads.growing_prompt import GrowingPrompt
-from workloads.request_record import ImageSpan, RequestRecord
 
 
 @st.composite

@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra gpu)")
 
-from experiments.catalogue import load_model_config  # noqa: E402
-from experiments.device_options import add_device_arguments, load_device_model  # noqa: E402
-from experiments.errors import UserError  # noqa: E402
-from gpu.decoder_config import TINY, read_decoder_config  # noqa: E402
-from gpu.decoder_weights import build_weights  # noqa: E402
-from gpu.random_weights import RandomWeights  # noqa: E402
+from kvtwin.experiments.catalogue.catalogue import load_model_config  # noqa: E402
+from kvtwin.experiments.errors import UserError  # noqa: E402
+from kvtwin.experiments.options.device import add_device_arguments, load_device_model  # noqa: E402
+from kvtwin.gpu.decoder_config import TINY, read_decoder_config  # noqa: E402
+from kvtwin.gpu.decoder_weights import build_weights  # noqa: E402
+from kvtwin.gpu.random_weights import RandomWeights  # noqa: E402
 
 
 def options(*words, model="tiny", seed=0):
@@ -73,6 +73,6 @@ def test_models_and_weights_that_are_not_there(tmp_path):
 
 
 def test_without_torch(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "gpu.device_model", None)
+    monkeypatch.setitem(__import__("sys").modules, "kvtwin.gpu.device_model", None)
     with pytest.raises(UserError, match=r"pip install 'kvtwin\[gpu\]'"):
         load_device_model(options())

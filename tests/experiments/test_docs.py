@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.command_line import COMMANDS
-from experiments.parser import CommandParser
+from kvtwin.experiments.command_line import COMMANDS
+from kvtwin.experiments.options.parser import CommandParser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.executed_step import ExecutedStep
-from experiments.errors import UserError
-from experiments.executed_steps import NAME, executed_file, read_executed_steps
-from experiments.run_folder import run_files, write_run_folder
-from experiments.run_reader import Run
+from kvtwin.engine.executed_step import ExecutedStep
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.runs.executed_steps import NAME, executed_file, read_executed_steps
+from kvtwin.experiments.runs.folder import run_files, write_run_folder
+from kvtwin.experiments.runs.reader import Run
 from tests.sim.measured_run import Measured, configurations, measure, modes, settings_of_servers, workloads
 from tests.sim.row_executor import FAULTS
 

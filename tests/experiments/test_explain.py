@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from experiments.narrator import Narrator
+from kvtwin.experiments.narration.narrator import Narrator
 from tests.cases.engine_harness import Engine
 from tests.experiments.conftest import tokens
 
@@ -130,7 +130,7 @@ def test_listening_changes_nothing(kvtwin, crowd, monkeypatch, mode):
     """The run is the same, to the last figure, with and without an observer."""
     plain = json.loads(kvtwin("replay", crowd, *TIGHT, *MODES[mode], "--json").out)
     summaries = []
-    from experiments import replay
+    from kvtwin.experiments.commands import replay
 
     simulate = replay.replay
 

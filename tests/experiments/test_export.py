@@ -12,9 +12,9 @@ import pyarrow.parquet
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from experiments.demo import DEMO_OPTIONS
-from experiments.run_reader import Run
-from sim.block_changes import BlockChange
+from kvtwin.experiments.commands.demo import DEMO_OPTIONS
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.sim.block_changes import BlockChange
 from tests.experiments.conftest import SMALL_SERVER
 
 VLLM_METRICS = json.loads((Path(__file__).parent / "data" / "vllm_metrics.json").read_text())
@@ -29,7 +29,7 @@ SPECULATION = (
 @pytest.fixture(scope="module")
 def demo_run(tmp_path_factory):
     """The demo, which preempts, with everything kept."""
-    from experiments.command_line import main
+    from kvtwin.experiments.command_line import main
 
     folder = tmp_path_factory.mktemp("demo") / "run"
     words = [

@@ -4,11 +4,11 @@ from dataclasses import fields
 
 import pytest
 
-from engine.config import EngineConfig
-from experiments import replay as replay_command
-from experiments.engine_options import ENGINE_FLAGS, add_engine_arguments, flag_of
-from experiments.parser import CommandParser
-from experiments.refused_flags import NOT_MODELLED
+from kvtwin.engine.config import EngineConfig
+from kvtwin.experiments.commands import replay as replay_command
+from kvtwin.experiments.options.engine import ENGINE_FLAGS, add_engine_arguments, flag_of
+from kvtwin.experiments.options.parser import CommandParser
+from kvtwin.experiments.options.refused import NOT_MODELLED
 from tests.experiments.conftest import SMALL_SERVER
 
 MODELLED = {

@@ -10,14 +10,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.distinguish import distinguish
-from experiments.isolation import BUNDLED, measure
-from experiments.isolation_spec import read_isolation_spec
-from experiments.isolation_workloads import attack_records, tenant_records, workload_of
-from experiments.replay import replay
-from experiments.sweep_point import parse
-from experiments.trace_options import open_trace
-from workloads.native import write_workload
+from kvtwin.experiments.commands.isolation import BUNDLED, measure
+from kvtwin.experiments.commands.replay import replay
+from kvtwin.experiments.isolation.distinguish import distinguish
+from kvtwin.experiments.isolation.spec import read_isolation_spec
+from kvtwin.experiments.isolation.workloads import attack_records, tenant_records, workload_of
+from kvtwin.experiments.options.trace import open_trace
+from kvtwin.experiments.sweeps.point import parse
+from kvtwin.workloads.formats.native import write_workload
 
 SMALL = yaml.safe_load(BUNDLED.read_text())
 SMALL["attack"] |= {"probes": 20, "background_requests_per_s": [0, 5], "block_sizes": [16]}

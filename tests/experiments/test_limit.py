@@ -6,9 +6,9 @@ from concurrent.futures import Executor, Future
 
 import pytest
 
-from experiments import limit_search
-from experiments.limit_search import Criterion, Search, find_limits
-from experiments.rate_bracket import RateGrid
+from kvtwin.experiments.limits import search as limit_search
+from kvtwin.experiments.limits.bracket import RateGrid
+from kvtwin.experiments.limits.search import Criterion, Search, find_limits
 from tests.experiments.conftest import mooncake_row
 
 SERVER = ("--num-gpu-blocks-override", 300, "--max-model-len", 2048)

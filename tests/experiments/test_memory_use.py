@@ -2,13 +2,13 @@
 
 import pytest
 
-from engine.config import ALLOCATORS, EngineConfig
-from experiments.memory_use import PARTS, memory_shares
-from sim.linear import LinearStepTime
-from sim.recording import Recorder
-from sim.serving import ServerSimulation
-from sim.simulated_executor import SimulatedExecutor
-from workloads.request_record import RequestRecord
+from kvtwin.engine.config import ALLOCATORS, EngineConfig
+from kvtwin.experiments.runs.memory_use import PARTS, memory_shares
+from kvtwin.sim.linear import LinearStepTime
+from kvtwin.sim.recording import Recorder
+from kvtwin.sim.serving import ServerSimulation
+from kvtwin.sim.simulated_executor import SimulatedExecutor
+from kvtwin.workloads.request_record import RequestRecord
 
 
 class SlotCounter(Recorder):

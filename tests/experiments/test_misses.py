@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from experiments.lru_stack import LruStack
-from experiments.miss_sources import SOURCES, MissSources
-from experiments.prefix_chains import Chain
-from experiments.shared_prefixes import SharedPrefixes
-from sim.serving import ServerSimulation
-from sim.simulated_executor import SimulatedExecutor
+from kvtwin.engine.config import EngineConfig
+from kvtwin.experiments.misses.sources import SOURCES, MissSources
+from kvtwin.sim.serving import ServerSimulation
+from kvtwin.sim.simulated_executor import SimulatedExecutor
+from kvtwin.workloads.prefixes.chains import Chain
+from kvtwin.workloads.prefixes.lru_stack import LruStack
+from kvtwin.workloads.prefixes.shared_prefixes import SharedPrefixes
+from kvtwin.workloads.request_record import ImageSpan, RequestRecord
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
 from tests.sim.test_serving import FixedStepTime
-from workloads.request_record import ImageSpan, RequestRecord
 
 SHARED = range(64)
 
@@ -305,7 +305,7 @@ def test_the_verdict_on_evictions(kvtwin, summary_of, chat):
 
 
 def test_the_warm_up_is_served_and_not_counted(kvtwin, summary_of, chat, tmp_path):
-    from experiments.run_reader import Run
+    from kvtwin.experiments.runs.reader import Run
 
     options = (*TIGHT, "--max-concurrency", "1", "--step-time", "roofline")
     assert kvtwin("replay", chat, *SMALL_SERVER, *options, "--out", tmp_path / "all").code == 0

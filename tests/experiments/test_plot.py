@@ -4,10 +4,10 @@ import matplotlib.image
 import pytest
 import yaml
 
-from experiments.pictures import run as run_pictures
-from experiments.pictures import shares
-from experiments.run_reader import Run
-from experiments.sweep_folder import read_sweep
+from kvtwin.experiments.pictures import run as run_pictures
+from kvtwin.experiments.pictures import shares
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.sweeps.folder import read_sweep
 from tests.experiments.conftest import SMALL_SERVER
 
 

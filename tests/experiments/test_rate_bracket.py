@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.rate_bracket import Bracket, RateGrid
+from kvtwin.experiments.limits.bracket import Bracket, RateGrid
 
 PRECISIONS = st.floats(0.001, 1)
 

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from experiments.run_text import WIDTH
+from kvtwin.experiments.runs.text import WIDTH
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
 
 BENCH_KEYS = [
@@ -491,7 +491,7 @@ def test_a_generated_trace_is_replayed(kvtwin, summary_of, tmp_path):
 
 
 def test_the_demo_shows_hits_evictions_and_preemptions(kvtwin, monkeypatch):
-    monkeypatch.setattr("experiments.run_facts.PROGRESS_DELAY_S", 3600)  # a slow machine would show progress
+    monkeypatch.setattr("kvtwin.experiments.runs.facts.PROGRESS_DELAY_S", 3600)  # a slow machine would show progress
     outcome = kvtwin("demo")
     assert (outcome.code, outcome.err) == (0, "")
     assert "demo (bundled): 300 requests" in outcome.out

@@ -13,14 +13,14 @@ import pytest
 import yaml
 from matplotlib.image import imread
 
-from experiments.command_line import main
-from experiments.demo import DEMO_OPTIONS
-from experiments.parser import CommandParser
-from experiments.replay import add_arguments
-from experiments.replay_command import replay_command
-from experiments.report_page import block_map as block_maps
-from experiments.report_page.block_map import CACHED, FREE, PRIVATE, SHARED, pool_states
-from experiments.run_reader import Run
+from kvtwin.experiments.command_line import main
+from kvtwin.experiments.commands.demo import DEMO_OPTIONS
+from kvtwin.experiments.commands.replay import add_arguments
+from kvtwin.experiments.commands.replay_command import replay_command
+from kvtwin.experiments.options.parser import CommandParser
+from kvtwin.experiments.report_page import block_map as block_maps
+from kvtwin.experiments.report_page.block_map import CACHED, FREE, PRIVATE, SHARED, pool_states
+from kvtwin.experiments.runs.reader import Run
 from tests.experiments.conftest import SMALL_SERVER
 
 FLAGS = (

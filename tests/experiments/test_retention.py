@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from experiments.sweep_spec import read_sweep_spec
+from kvtwin.experiments.sweeps.spec import read_sweep_spec
 from tests.experiments.conftest import SMALL_SERVER
 
 SWEEP = Path(__file__).parents[2] / "experiments" / "configs" / "retention.yaml"

@@ -5,10 +5,12 @@ import json
 
 import pytest
 
-from experiments import list_gpus, list_models, size
-from experiments.errors import UserError
-from experiments.parser import CommandParser
-from experiments.sizing_options import add_sizing_arguments, parse_bytes, resolve_sizing
+from kvtwin.experiments.commands import gpus as list_gpus
+from kvtwin.experiments.commands import models as list_models
+from kvtwin.experiments.commands import size
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.options.parser import CommandParser
+from kvtwin.experiments.options.sizing import add_sizing_arguments, parse_bytes, resolve_sizing
 
 
 def parse(*options):

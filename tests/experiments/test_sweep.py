@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from experiments.sweep_spec import read_sweep_spec
+from kvtwin.experiments.sweeps.spec import read_sweep_spec
 
 SERVER = {"num-gpu-blocks-override": 400, "max-model-len": 4096, "step-time": "zero"}
 GRID = {"block-size": [16, 32], "max-num-seqs": [8, 16, 32]}
@@ -182,7 +182,7 @@ def test_a_sweep_that_is_killed_loses_no_finished_point(kvtwin, spec, tmp_path):
         axes={"num-gpu-blocks-override": [600 + 40 * i for i in range(8)]},
         options={"gpu": "rtx-4090", "max-model-len": 4096},
     )
-    command = [sys.executable, "-m", "experiments.command_line", "sweep", str(path), "--workers", "1"]
+    command = [sys.executable, "-m", "kvtwin.experiments.command_line", "sweep", str(path), "--workers", "1"]
     out = tmp_path / "killed"
     process = subprocess.Popen(
         [*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -212,7 +212,17 @@ def test_a_local_worker_that_is_killed_is_replaced(spec, tmp_path):
     )
     out = tmp_path / "sweep"
     process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.command_line", "sweep", str(path), "--workers", "1", "--out", str(out)],
+        [
+            sys.executable,
+            "-m",
+            "kvtwin.experiments.command_line",
+            "sweep",
+            str(path),
+            "--workers",
+            "1",
+            "--out",
+            str(out),
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
@@ -246,7 +256,7 @@ def test_a_dask_cluster_gives_the_same_bytes_though_a_worker_is_killed(kvtwin, s
             [
                 sys.executable,
                 "-m",
-                "experiments.command_line",
+                "kvtwin.experiments.command_line",
                 "sweep",
                 str(path),
                 "--dask",

@@ -8,15 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.errors import UserError
-from experiments.infinite_cache import InfiniteCache
-from experiments.multiset import Multiset
-from experiments.parser import CommandParser
-from experiments.prefix_chains import prefix_chain
-from experiments.trace_facts import inspect_workload
-from experiments.trace_inspect import add_arguments, run
-from workloads import FORMATS, ImageSpan, Predecessor, RequestRecord, WorkloadError, open_workload, write_workload
-from workloads.text_lines import text_lines
+from kvtwin.experiments.commands.trace_inspect import add_arguments, run
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.options.parser import CommandParser
+from kvtwin.experiments.traces.facts import inspect_workload
+from kvtwin.workloads import (
+    FORMATS,
+    ImageSpan,
+    Predecessor,
+    RequestRecord,
+    WorkloadError,
+    open_workload,
+    write_workload,
+)
+from kvtwin.workloads.formats.text_lines import text_lines
+from kvtwin.workloads.multiset import Multiset
+from kvtwin.workloads.prefixes.chains import prefix_chain
+from kvtwin.workloads.prefixes.infinite_cache import InfiniteCache
 
 
 @pytest.fixture

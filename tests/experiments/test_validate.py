@@ -13,11 +13,11 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin
 
 import torch
 
-from experiments.executed_steps import read_executed_steps
-from experiments.run_reader import Run
-from experiments.validate_facts import DECISIONS
-from gpu.decoder import Decoder
-from gpu.executor import DeviceExecutor
+from kvtwin.experiments.runs.executed_steps import read_executed_steps
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.validation.facts import DECISIONS
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.executor import DeviceExecutor
 from tests.experiments.conftest import tokens
 
 SERVER = ("--max-model-len", 128, "--num-gpu-blocks-override", 14, "--max-num-batched-tokens", 64, "--max-num-seqs", 6)
@@ -227,7 +227,7 @@ def test_a_yaml_file_of_options(kvtwin, crowd, tmp_path):
 
 
 def replace_executor(monkeypatch, executor_class):
-    monkeypatch.setattr("gpu.device_model.DeviceExecutor", executor_class)
+    monkeypatch.setattr("kvtwin.gpu.device_model.DeviceExecutor", executor_class)
 
 
 def test_tampered_evidence_fails_check_1(monkeypatch, facts_of, crowd):
@@ -344,7 +344,7 @@ def test_no_gpu(kvtwin, crowd):
 
 
 def test_no_torch(kvtwin, crowd, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gpu.device_model", None)
+    monkeypatch.setitem(sys.modules, "kvtwin.gpu.device_model", None)
     kvtwin("validate", crowd(), *FAST).complains(f"{sys.executable} -m pip install 'kvtwin[gpu]'")
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.run_reader import Run
-from experiments.validate_facts import DECISIONS, Pairs, paired_latencies, validation_facts
-from experiments.validate_predictor import Predictor
-from experiments.validate_runs import MeasuredRun, step_times
-from experiments.validate_text import text_lines
-from sim.linear import LinearStepTime
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.validation.facts import DECISIONS, Pairs, paired_latencies, validation_facts
+from kvtwin.experiments.validation.predictor import Predictor
+from kvtwin.experiments.validation.runs import MeasuredRun, step_times
+from kvtwin.experiments.validation.text import text_lines
+from kvtwin.sim.linear import LinearStepTime
 from tests.sim.measured_run import measure
 
 STEPS = Pairs(np.array([100, 200, 0, 400]), np.array([110, 180, 5, 800]))
@@ -103,8 +103,8 @@ def test_the_text_has_the_verdict_last(replayed, alone):
 
 
 def test_the_picture_is_drawn_also_of_almost_nothing(replayed, alone, native, tmp_path):
-    from experiments.pictures.figure import save_as
-    from experiments.pictures.validation import validation
+    from kvtwin.experiments.pictures.figure import save_as
+    from kvtwin.experiments.pictures.validation import validation
 
     one, two = replayed("one", alone, 10), replayed("two", alone, 0)
     other = replayed("three", native({"id": "x"}, name="x.jsonl"), 1)

@@ -4,8 +4,8 @@ import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-from experiments import version
-from experiments.version import kvtwin_version
+from kvtwin.experiments.files import version
+from kvtwin.experiments.files.version import kvtwin_version
 
 DECLARED = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.block_keys import TokenContent
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.invariants import InvariantChecker
-from engine.request import Request
-from engine.scheduler import Scheduler
-from gpu.attention import Attention
-from gpu.decoder import Decoder
-from gpu.decoder_config import TINY
-from gpu.executor import DeviceExecutor
-from gpu.random_weights import random_weights
-from gpu.torch_attention import TorchAttention
+from kvtwin.engine.block_keys import TokenContent
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.core import EngineCore
+from kvtwin.engine.invariants import InvariantChecker
+from kvtwin.engine.request import Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.gpu.attention import Attention
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.decoder_config import TINY
+from kvtwin.gpu.executor import DeviceExecutor
+from kvtwin.gpu.random_weights import random_weights
+from kvtwin.gpu.torch_attention import TorchAttention
 
 CPU = torch.device("cpu")
 TORCH = TorchAttention()

@@ -2,7 +2,7 @@
 
 import torch
 
-from gpu.layer_ops import LayerOps, Rotation
+from kvtwin.gpu.layer_ops import LayerOps, Rotation
 
 EPSILON = 1e-5
 LIMITS = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu.attention import Attention, LayerCache
-from gpu.benchmark.options import parse_options
-from gpu.layer_ops import LayerOps, TorchLayerOps
-from gpu.torch_attention import TorchAttention
+from kvtwin.gpu.attention import Attention, LayerCache
+from kvtwin.gpu.benchmark.options import parse_options
+from kvtwin.gpu.layer_ops import LayerOps, TorchLayerOps
+from kvtwin.gpu.torch_attention import TorchAttention
 from tests.gpu.layer_op_cases import CHECK_NAMES, CHECKS
 from tests.gpu.paged_cases import LIMITS, SHAPES, PagedCase, PagedStep, step_of
 
@@ -77,8 +77,8 @@ def backend(device: torch.device) -> tuple[Attention, LayerOps]:
     """What a model on this device computes with."""
     if device.type == "cpu":
         return TorchAttention(), TorchLayerOps()
-    from gpu.triton_attention import TritonAttention, arch_of
-    from gpu.triton_layer_ops import TritonLayerOps
+    from kvtwin.gpu.triton_attention import TritonAttention, arch_of
+    from kvtwin.gpu.triton_layer_ops import TritonLayerOps
 
     return TritonAttention(arch_of(device)), TritonLayerOps()
 

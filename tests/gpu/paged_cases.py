@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gpu.attention import Attention, AttentionBatch, LayerCache
+from kvtwin.gpu.attention import Attention, AttentionBatch, LayerCache
 
 LIMITS = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 """Relative errors: a few roundings of one value."""

@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from gpu.compile_check import __main__ as command
-from gpu.compile_check.gates import Requirements, examine
-from gpu.compile_check.offline_driver import compiling_for
+from kvtwin.gpu.compile_check import __main__ as command
+from kvtwin.gpu.compile_check.gates import Requirements, examine
+from kvtwin.gpu.compile_check.offline_driver import compiling_for
 
 
 @triton.jit(do_not_specialize=["token_stride"])

@@ -8,10 +8,10 @@ pytest.importorskip("safetensors", reason="safetensors is not installed: pip ins
 import torch
 import transformers
 
-from gpu.decoder import Decoder
-from gpu.decoder_weights import build_weights
-from gpu.model_files import read_model_files
-from gpu.torch_attention import TorchAttention
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.decoder_weights import build_weights
+from kvtwin.gpu.model_files import read_model_files
+from kvtwin.gpu.torch_attention import TorchAttention
 
 CPU = torch.device("cpu")
 SIZES = {

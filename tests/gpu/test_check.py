@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu.benchmark.peers import peers_of
-from gpu.benchmark.problem import BLOCK_SIZE, Shape, make_problem, ragged_lengths
-from gpu.benchmark.results import Results
-from gpu.benchmark.table import main as print_table
-from gpu.layer_ops import TorchLayerOps
-from gpu.torch_attention import TorchAttention
+from kvtwin.gpu.benchmark.peers import peers_of
+from kvtwin.gpu.benchmark.problem import BLOCK_SIZE, Shape, make_problem, ragged_lengths
+from kvtwin.gpu.benchmark.results import Results
+from kvtwin.gpu.benchmark.table import main as print_table
+from kvtwin.gpu.layer_ops import TorchLayerOps
+from kvtwin.gpu.torch_attention import TorchAttention
 from tests.gpu.layer_op_cases import check_norm
 from tests.gpu.on_device import FIRST_CASES, MovedOps, attention_excess, layer_op_excess, moved
 

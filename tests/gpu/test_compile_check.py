@@ -35,7 +35,7 @@ def run_module(module: str, *arguments: str, cache: Path) -> subprocess.Complete
     ids=lambda options: options[1],
 )
 def test_the_projects_kernels_are_as_they_must_be(options, tmp_path):
-    done = run_module("gpu.compile_check", *options, cache=tmp_path)
+    done = run_module("kvtwin.gpu.compile_check", *options, cache=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]
     assert {(row[0], row[1]) for row in rows[2:]} >= {

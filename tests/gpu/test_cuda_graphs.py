@@ -5,10 +5,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from gpu import cuda_graphs
-from gpu.cuda_graphs import DecodeGraphs, padded_sizes
-from gpu.executor import StepOutputs
-from gpu.step_inputs import StepInputs
+from kvtwin.gpu import cuda_graphs
+from kvtwin.gpu.cuda_graphs import DecodeGraphs, padded_sizes
+from kvtwin.gpu.executor import StepOutputs
+from kvtwin.gpu.step_inputs import StepInputs
 from tests.gpu.device_run import DeviceRun, crowd, small_decoder
 
 CPU = torch.device("cpu")

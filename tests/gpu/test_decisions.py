@@ -2,13 +2,13 @@
 
 import pytest
 
-from gpu.executor import DeviceExecutor
-from gpu.torch_attention import TorchAttention
-from sim.decided_steps import DecisionRecorder
-from sim.decision_check import check_decisions
-from sim.serving import ServerSimulation
+from kvtwin.gpu.executor import DeviceExecutor
+from kvtwin.gpu.torch_attention import TorchAttention
+from kvtwin.sim.decided_steps import DecisionRecorder
+from kvtwin.sim.decision_check import check_decisions
+from kvtwin.sim.serving import ServerSimulation
+from kvtwin.workloads.request_record import RequestRecord
 from tests.gpu.device_run import crowd, small_decoder
-from workloads.request_record import RequestRecord
 
 MEMORIES = {
     "recompute": {},

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gpu.attention import AttentionBatch
-from gpu.decoder import Decoder
-from gpu.decoder_config import TINY
-from gpu.errors import OutOfDeviceMemory
-from gpu.random_weights import random_weights
-from gpu.rope import Rope
-from gpu.torch_attention import TorchAttention
+from kvtwin.gpu.attention import AttentionBatch
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.decoder_config import TINY
+from kvtwin.gpu.errors import OutOfDeviceMemory
+from kvtwin.gpu.random_weights import random_weights
+from kvtwin.gpu.rope import Rope
+from kvtwin.gpu.torch_attention import TorchAttention
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gpu.decoder_config import read_decoder_config
-from gpu.errors import DeviceError
-from gpu.model_files import read_model_files
+from kvtwin.gpu.decoder_config import read_decoder_config
+from kvtwin.gpu.errors import DeviceError
+from kvtwin.gpu.model_files import read_model_files
 
 LLAMA = {
     "model_type": "llama",

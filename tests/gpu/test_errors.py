@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpu.errors import OutOfDeviceMemory, memory_for
+from kvtwin.gpu.errors import OutOfDeviceMemory, memory_for
 
 
 def allocate_too_much():

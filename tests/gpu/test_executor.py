@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.cache_group_spec import CacheGroupSpec
-from engine.config import EngineConfig
-from engine.speculation import Speculation
-from gpu.errors import DeviceError, OutOfDeviceMemory
-from gpu.executor import DeviceExecutor, check_executable
-from gpu.paged_cache import PagedCache
-from gpu.poison import Poison
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.speculation import Speculation
+from kvtwin.gpu.errors import DeviceError, OutOfDeviceMemory
+from kvtwin.gpu.executor import DeviceExecutor, check_executable
+from kvtwin.gpu.paged_cache import PagedCache
+from kvtwin.gpu.poison import Poison
 from tests.gpu.device_run import Arrival, DeviceRun, alone, crowd, small_decoder
 
 MEMORIES = {
@@ -232,7 +232,7 @@ def test_a_cache_that_does_not_fit_is_one_line():
 
 def test_host_blocks_of_a_gpu_are_pinned_in_powers_of_two(monkeypatch):
     """Refused before anything is allocated, so that it can be tested without a GPU."""
-    monkeypatch.setattr("gpu.host_memory._available_bytes", lambda: 3 << 30)
+    monkeypatch.setattr("kvtwin.gpu.host_memory._available_bytes", lambda: 3 << 30)
     block_bytes = 2 * 1024 * 4
     with pytest.raises(OutOfDeviceMemory, match=f"{4 << 30:,} bytes are needed"):
         PagedCache(

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gpu.decoder_config import TINY
-from gpu.device_model import DeviceModel
-from gpu.errors import DeviceError
-from gpu.kernels.launch_table import BLOCK_SIZES, GROUPS, launch_constants
+from kvtwin.gpu.decoder_config import TINY
+from kvtwin.gpu.device_model import DeviceModel
+from kvtwin.gpu.errors import DeviceError
+from kvtwin.gpu.kernels.launch_table import BLOCK_SIZES, GROUPS, launch_constants
 
 SHAPE = {
     "arch": 90,

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from engine.sizing.hf_config import read_hf_config
-from gpu.decoder import Decoder
-from gpu.decoder_config import read_decoder_config
-from gpu.errors import DeviceError
-from gpu.memory_profile import measured_budget, run_largest_step
-from gpu.random_weights import random_weights
-from gpu.torch_attention import TorchAttention
+from kvtwin.engine.sizing.hf_config import read_hf_config
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.decoder_config import read_decoder_config
+from kvtwin.gpu.errors import DeviceError
+from kvtwin.gpu.memory_profile import measured_budget, run_largest_step
+from kvtwin.gpu.random_weights import random_weights
+from kvtwin.gpu.torch_attention import TorchAttention
 
 CPU = torch.device("cpu")
 CONFIG = {

@@ -20,11 +20,11 @@ import gguf
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine.config import EngineConfig
-from gpu.decoder import Decoder
-from gpu.decoder_weights import build_weights
-from gpu.model_files import read_model_files
-from gpu.torch_attention import TorchAttention
+from kvtwin.engine.config import EngineConfig
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.decoder_weights import build_weights
+from kvtwin.gpu.model_files import read_model_files
+from kvtwin.gpu.torch_attention import TorchAttention
 from tests.gpu.device_run import Arrival, DeviceRun
 
 SYSTEM = (

@@ -5,7 +5,7 @@ from math import sqrt
 import pytest
 import torch
 
-from gpu.sampling import gumbel_noise, sample
+from kvtwin.gpu.sampling import gumbel_noise, sample
 
 VOCAB = 12
 

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from gpu.cuda_graphs import BATCH_SIZES
-from gpu.device_model import DeviceModel, open_device
-from gpu.errors import DeviceError
-from gpu.step_grid import num_blocks_of, step_grid
-from gpu.step_measurements import measure_steps
-from sim.step_shape import step_shape
+from kvtwin.engine.config import EngineConfig
+from kvtwin.gpu.cuda_graphs import BATCH_SIZES
+from kvtwin.gpu.device_model import DeviceModel, open_device
+from kvtwin.gpu.errors import DeviceError
+from kvtwin.gpu.step_grid import num_blocks_of, step_grid
+from kvtwin.gpu.step_measurements import measure_steps
+from kvtwin.sim.step_shape import step_shape
 from tests.gpu.device_run import SMALL
 
 CONFIG = EngineConfig(num_blocks=60, block_size=4, max_model_len=128, max_num_seqs=6, max_num_batched_tokens=64)

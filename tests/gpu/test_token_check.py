@@ -9,10 +9,10 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin
 
 import torch
 
-from gpu.alone import Transcript, say_alone
-from gpu.executor import DeviceExecutor
-from gpu.sampling import sample
-from gpu.token_check import Findings, check_tokens
+from kvtwin.gpu.alone import Transcript, say_alone
+from kvtwin.gpu.executor import DeviceExecutor
+from kvtwin.gpu.sampling import sample
+from kvtwin.gpu.token_check import Findings, check_tokens
 from tests.gpu.device_run import DeviceRun, alone, crowd, small_decoder
 
 MEMORIES = ({}, {"preemption_mode": "swap", "num_swap_blocks": 40}, {"num_offload_blocks": 12})
@@ -95,7 +95,7 @@ SAMPLE_FAULTS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("fault", SAMPLE_FAULTS)
 def test_what_is_drawn_otherwise_is_found(monkeypatch, fault, dtype):
-    monkeypatch.setattr("gpu.executor.sample", lambda *inputs: sample(*SAMPLE_FAULTS[fault](*inputs)))
+    monkeypatch.setattr("kvtwin.gpu.executor.sample", lambda *inputs: sample(*SAMPLE_FAULTS[fault](*inputs)))
     check = Served(small_decoder(dtype=dtype), 1, temperature=1.0).check()
     assert check.found.num_wrong_logits == 0  # they are right: what is said to them is not
     assert check.found.num_wrong_tokens > 10

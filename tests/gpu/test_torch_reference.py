@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gpu.layer_ops import TorchLayerOps
-from gpu.torch_attention import TorchAttention
+from kvtwin.gpu.layer_ops import TorchLayerOps
+from kvtwin.gpu.torch_attention import TorchAttention
 from tests.gpu.layer_op_cases import CHECK_NAMES, CHECKS
 from tests.gpu.paged_cases import DTYPES, LIMITS, SHAPES, PagedCase, step_of
 

@@ -15,12 +15,12 @@ import gguf
 import torch
 from safetensors.torch import load_file, save_file
 
-from gpu.decoder_config import TINY
-from gpu.decoder_weights import build_weights
-from gpu.errors import DeviceError
-from gpu.gguf_weights import _IN_LAYER, _OUTSIDE
-from gpu.model_files import read_model_files, read_weights
-from gpu.random_weights import RandomWeights
+from kvtwin.gpu.decoder_config import TINY
+from kvtwin.gpu.decoder_weights import build_weights
+from kvtwin.gpu.errors import DeviceError
+from kvtwin.gpu.gguf_weights import _IN_LAYER, _OUTSIDE
+from kvtwin.gpu.model_files import read_model_files, read_weights
+from kvtwin.gpu.random_weights import RandomWeights
 
 CPU = torch.device("cpu")
 SMALL = replace(

@@ -1,6 +1,7 @@
 """Compile what the phases of ``gpu/check.sh`` launch, on all cores, while the first ones measure.
 
-Triton keeps what it compiled on disk. No GPU is used here: kernels are compiled as in ``python -m gpu.compile_check``.
+Triton keeps what it compiled on disk. No GPU is used here: kernels are compiled as in ``python -m
+kvtwin.gpu.compile_check``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import torch
 
-from gpu.compile_check.cases import MODELS, launch_all
-from gpu.compile_check.offline_driver import compiling_for
-from gpu.triton_attention import TritonAttention, arch_of
-from gpu.triton_layer_ops import TritonLayerOps
+from kvtwin.gpu.compile_check.cases import MODELS, launch_all
+from kvtwin.gpu.compile_check.offline_driver import compiling_for
+from kvtwin.gpu.triton_attention import TritonAttention, arch_of
+from kvtwin.gpu.triton_layer_ops import TritonLayerOps
 from tests.gpu.layer_op_cases import CHECKS
 from tests.gpu.on_device import FIRST_CASES, layer_op_excess
 from tests.gpu.paged_cases import step_of

@@ -15,17 +15,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.block_hashes import LoraAdapter
-from engine.block_keys import TokenContent
-from engine.cache_group_spec import CacheGroupSpec
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.executor import Step
-from engine.invariants import InvariantChecker
-from engine.kv_events import KVEvent
-from engine.request import Request
-from engine.scheduler import Scheduler
-from engine.speculation import Speculation
+from kvtwin.engine.block_hashes import LoraAdapter
+from kvtwin.engine.block_keys import TokenContent
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.core import EngineCore
+from kvtwin.engine.executor import Step
+from kvtwin.engine.invariants import InvariantChecker
+from kvtwin.engine.kv_events import KVEvent
+from kvtwin.engine.request import Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.speculation import Speculation
 from tests.parity.oracle import vllm_oracle
 
 SAME_NAMES = (

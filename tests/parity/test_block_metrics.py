@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.block_metrics import MeasuredBlockPool
+from kvtwin.engine.block_metrics import MeasuredBlockPool
 from tests.parity import case as parity_case
 from tests.parity.case import CaseRun, read_jsonl
 
@@ -32,8 +32,8 @@ def test_every_block_that_loses_its_content(monkeypatch, name):
     real = parity_case.engine_config
     measured = {"kv_cache_metrics": True, "kv_cache_metrics_sample": 1.0}
     monkeypatch.setattr(parity_case, "engine_config", lambda *given: replace(real(*given), **measured))
-    monkeypatch.setattr("engine.kv_cache_manager.MeasuredBlockPool", Told)
-    monkeypatch.setattr("engine.scheduler.MeasuredBlockPool", Told)
+    monkeypatch.setattr("kvtwin.engine.kv_cache_manager.MeasuredBlockPool", Told)
+    monkeypatch.setattr("kvtwin.engine.scheduler.MeasuredBlockPool", Told)
     case = json.loads((HERE / "golden" / f"{name}.config.json").read_text())
     run = CaseRun(case, list(read_jsonl(HERE / "golden" / f"{name}.workload.jsonl.gz")))
     schedule, metrics = run.scheduler.schedule, run.scheduler.block_metrics

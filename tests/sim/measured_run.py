@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from sim.decided_steps import DecisionRecorder
-from sim.decision_check import check_decisions
-from sim.requests import EOS_TOKEN
-from sim.serving import ServerSimulation
+from kvtwin.engine.config import EngineConfig
+from kvtwin.sim.decided_steps import DecisionRecorder
+from kvtwin.sim.decision_check import check_decisions
+from kvtwin.sim.requests import EOS_TOKEN
+from kvtwin.sim.serving import ServerSimulation
+from kvtwin.workloads.request_record import RequestRecord
 from tests.sim.row_executor import RowExecutor
-from workloads.request_record import RequestRecord
 
 
 class Measured:

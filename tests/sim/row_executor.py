@@ -7,10 +7,10 @@ import random
 
 import numpy as np
 
-from engine.config import EngineConfig
-from engine.executed_step import ExecutedStep
-from engine.executor import Executor, Step, StepResult
-from engine.request import Request
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.executed_step import ExecutedStep
+from kvtwin.engine.executor import Executor, Step, StepResult
+from kvtwin.engine.request import Request
 
 GARBAGE = -7
 """What a row holds where nothing was written."""

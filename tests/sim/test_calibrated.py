@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.calibrated import CalibratedStepTime
-from sim.step_shape import StepShape
+from kvtwin.sim.calibrated import CalibratedStepTime
+from kvtwin.sim.step_shape import StepShape
 
 FILE = {
     "model": "calibrated",

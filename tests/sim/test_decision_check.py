@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
+from kvtwin.engine.config import EngineConfig
+from kvtwin.workloads.request_record import RequestRecord
 from tests.sim.measured_run import Measured, configurations, measure, modes, settings_of_servers, workloads
 from tests.sim.row_executor import FAULTS
-from workloads.request_record import RequestRecord
 
 
 @settings(max_examples=200, deadline=None)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sim.linear import LinearStepTime
-from sim.step_shape import StepShape
+from kvtwin.sim.linear import LinearStepTime
+from kvtwin.sim.step_shape import StepShape
 
 STEP = StepShape(
     num_sequences=3,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sim.recording import NEVER
+from kvtwin.sim.recording import NEVER
+from kvtwin.workloads.distributions import LogNormal
+from kvtwin.workloads.generator import SyntheticWorkload
 from tests.sim.test_serving import both_loops, column, record, serve, simulation
-from workloads.distributions import LogNormal
-from workloads.generator import SyntheticWorkload
 
 
 def turns(session, *prompts, pause_ns=1_000, start_ns=0, output=1):

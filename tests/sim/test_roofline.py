@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.catalogue import load_gpu, load_model
-from sim.roofline import (
+from kvtwin.experiments.catalogue.catalogue import load_gpu, load_model
+from kvtwin.sim.roofline import (
     ALL_REDUCE_LATENCY_NS,
     GEMM_EFFICIENCY,
     LAYER_OVERHEAD_NS,
@@ -15,7 +15,7 @@ from sim.roofline import (
     STEP_OVERHEAD_NS,
     RooflineStepTime,
 )
-from sim.step_shape import StepShape
+from kvtwin.sim.step_shape import StepShape
 
 H200 = load_gpu("H200")
 

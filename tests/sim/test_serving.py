@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from sim.recording import NEVER
-from sim.serving import ServerSimulation
-from sim.simulated_executor import SimulatedExecutor
-from workloads.errors import WorkloadError
-from workloads.growing_prompt import GrowingPrompt
-from workloads.request_record import Predecessor, RequestRecord
+from kvtwin.engine.config import EngineConfig
+from kvtwin.sim.recording import NEVER
+from kvtwin.sim.serving import ServerSimulation
+from kvtwin.sim.simulated_executor import SimulatedExecutor
+from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.formats.growing_prompt import GrowingPrompt
+from kvtwin.workloads.request_record import Predecessor, RequestRecord
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
 
@@ -591,7 +591,7 @@ def test_a_server_that_hangs_still_hears_later_arrivals(asynchronous):
 
 def test_a_request_that_preempts_itself_for_ever(monkeypatch):
     """S16 (inference-sim#1057, inference-sim#963): admitted chunk by chunk, a prompt above the pool goes in circles."""
-    monkeypatch.setattr("sim.serving._PATIENCE_STEPS", 100)
+    monkeypatch.setattr("kvtwin.sim.serving._PATIENCE_STEPS", 100)
     recorder = serve(
         [record("0", prompt=13, output=2)],
         usable=3,
@@ -608,7 +608,7 @@ def test_a_request_that_preempts_itself_for_ever(monkeypatch):
 
 def test_a_long_prefill_is_progress(monkeypatch):
     """Thousands of steps without any output are no reason to give up."""
-    monkeypatch.setattr("sim.serving._PATIENCE_STEPS", 10)
+    monkeypatch.setattr("kvtwin.sim.serving._PATIENCE_STEPS", 10)
     recorder = serve([record("a", prompt=900), record("b", prompt=900)], usable=200, max_num_batched_tokens=1)
     assert recorder.unfinished == []
     assert column(recorder, "finish_reason") == {"a": "length", "b": "length"}

@@ -1,6 +1,6 @@
 import pytest
 
-from workloads import WorkloadError, open_workload
+from kvtwin.workloads import WorkloadError, open_workload
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from workloads import Predecessor, WorkloadError, open_workload
-from workloads.time_units import SECOND_NS
+from kvtwin.workloads import Predecessor, WorkloadError, open_workload
+from kvtwin.workloads.time_units import SECOND_NS
 
 
 def row(chat, parent=-1, **fields):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from workloads import Predecessor, WorkloadError, open_workload
-from workloads.time_units import MILLISECOND_NS
+from kvtwin.workloads import Predecessor, WorkloadError, open_workload
+from kvtwin.workloads.time_units import MILLISECOND_NS
 
 HEADER = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 4, "hash_id_scope": "local"}
 

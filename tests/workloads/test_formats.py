@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
-from workloads import FORMATS, RequestRecord, WorkloadError, open_workload, write_workload
-from workloads.reader import Reader
-from workloads.text_lines import text_lines
+from kvtwin.workloads import FORMATS, RequestRecord, WorkloadError, open_workload, write_workload
+from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.text_lines import text_lines
 
 MOONCAKE = '{"timestamp": 0, "input_length": 5, "output_length": 4}'
 KNOWN = (

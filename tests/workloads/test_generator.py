@@ -7,10 +7,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from workloads import open_workload, write_workload
-from workloads.demo import DEMO_WORKLOAD
-from workloads.distributions import Constant, LogNormal, Sampled, Uniform
-from workloads.generator import SyntheticWorkload, SystemPrompts
+from kvtwin.workloads import open_workload, write_workload
+from kvtwin.workloads.distributions import Constant, LogNormal, Sampled, Uniform
+from kvtwin.workloads.formats.demo import DEMO_WORKLOAD
+from kvtwin.workloads.generator import SyntheticWorkload, SystemPrompts
 
 PLAIN = SyntheticWorkload(
     num_requests=4_000, conversations_per_s=5.0, user_tokens=Constant(3), output_tokens=Constant(1)
@@ -55,7 +55,8 @@ def test_the_seed_decides():
 
 def test_nothing_depends_on_string_hashing():
     program = (
-        "import zlib; from workloads.demo import DEMO_WORKLOAD; print(zlib.crc32(repr(list(DEMO_WORKLOAD)).encode()))"
+        "import zlib; from kvtwin.workloads.formats.demo import DEMO_WORKLOAD; "
+        "print(zlib.crc32(repr(list(DEMO_WORKLOAD)).encode()))"
     )
     digests = {
         subprocess.run(

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from workloads import WorkloadError, open_workload
+from kvtwin.workloads import WorkloadError, open_workload
 
 
 def test_a_public_trace_with_tokens(public_trace):

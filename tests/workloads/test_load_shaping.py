@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads import RequestRecord
-from workloads.load_shaping import first_requests, scale_rate, set_request_rate
+from kvtwin.workloads import RequestRecord
+from kvtwin.workloads.load_shaping import first_requests, scale_rate, set_request_rate
 
 
 def records(*arrivals_ns):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads import WorkloadError, open_workload
-from workloads.json_rows import JsonRow, _decode
-from workloads.mooncake import SECOND_NS
+from kvtwin.workloads import WorkloadError, open_workload
+from kvtwin.workloads.formats.json_rows import JsonRow, _decode
+from kvtwin.workloads.formats.mooncake import SECOND_NS
 
 
 def row(**changes):

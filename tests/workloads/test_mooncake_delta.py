@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from experiments.infinite_cache import InfiniteCache
-from experiments.prefix_chains import prefix_chain
-from workloads import WorkloadError, open_workload
+from kvtwin.workloads import WorkloadError, open_workload
+from kvtwin.workloads.prefixes.chains import prefix_chain
+from kvtwin.workloads.prefixes.infinite_cache import InfiniteCache
 
 
 def row(session="s", **fields):

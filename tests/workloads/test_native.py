@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workloads import ImageSpan, Predecessor, RequestRecord, WorkloadError, open_workload, write_workload
+from kvtwin.workloads import ImageSpan, Predecessor, RequestRecord, WorkloadError, open_workload, write_workload
 
 HEADER = '{"kvtwin_workload": 1}'
 times = st.integers(0, 2**63 - 1)

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads import Predecessor, RequestRecord
-from workloads.sessions import PlayedSessions
-from workloads.time_units import SECOND_NS
+from kvtwin.workloads import Predecessor, RequestRecord
+from kvtwin.workloads.sessions import PlayedSessions
+from kvtwin.workloads.time_units import SECOND_NS
 
 
 def record(name, arrival_ns=0, session=None, think_time_ns=None, after=()):

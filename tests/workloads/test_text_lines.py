@@ -3,8 +3,8 @@ import lzma
 
 import pytest
 
-from workloads import WorkloadError
-from workloads.text_lines import text_lines
+from kvtwin.workloads import WorkloadError
+from kvtwin.workloads.formats.text_lines import text_lines
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])

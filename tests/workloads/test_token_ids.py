@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.block_keys import KeySpace, PrefixIdContent, TokenContent
-from workloads import RequestRecord
-from workloads.errors import WorkloadError
-from workloads.length_scale import scale_lengths
-from workloads.mixing import fold, fold_arrays
-from workloads.request_record import ImageSpan, Predecessor
-from workloads.token_ids import with_token_ids
+from kvtwin.engine.block_keys import KeySpace, PrefixIdContent, TokenContent
+from kvtwin.workloads import RequestRecord
+from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.length_scale import scale_lengths
+from kvtwin.workloads.mixing import fold, fold_arrays
+from kvtwin.workloads.request_record import ImageSpan, Predecessor
+from kvtwin.workloads.token_ids import with_token_ids
 
 HUGE = 2**62
 """A vocabulary in which no two tokens are equal by chance."""

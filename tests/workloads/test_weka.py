@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from workloads import Predecessor, WorkloadError, open_workload
-from workloads.time_units import SECOND_NS
+from kvtwin.workloads import Predecessor, WorkloadError, open_workload
+from kvtwin.workloads.time_units import SECOND_NS
 
 
 def turn(t, prompt_tokens=130, ids=(1, 2), **fields):

@@ -1,7 +1,8 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workloads import json_rows, open_workload
+from kvtwin.workloads import open_workload
+from kvtwin.workloads.formats import json_rows
 
 
 def row(timestamp, length=5):

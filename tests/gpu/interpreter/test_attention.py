@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gpu.attention import LayerCache
-from gpu.kernels import decode
-from gpu.triton_attention import TritonAttention
+from kvtwin.gpu.attention import LayerCache
+from kvtwin.gpu.kernels import decode
+from kvtwin.gpu.triton_attention import TritonAttention
 from tests.gpu.paged_cases import LIMITS, SHAPES, PagedCase, empty_layer, step_of
 
 TRITON = TritonAttention(90)

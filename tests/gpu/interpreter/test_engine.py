@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import torch
 
-from engine.config import EngineConfig
-from gpu.decoder import Decoder
-from gpu.random_weights import random_weights
-from gpu.triton_attention import TritonAttention
-from gpu.triton_layer_ops import TritonLayerOps
+from kvtwin.engine.config import EngineConfig
+from kvtwin.gpu.decoder import Decoder
+from kvtwin.gpu.random_weights import random_weights
+from kvtwin.gpu.triton_attention import TritonAttention
+from kvtwin.gpu.triton_layer_ops import TritonLayerOps
 from tests.gpu.device_run import CPU, SMALL, TORCH, Arrival, DeviceRun, alone
 
 MODEL = replace(SMALL, head_dim=32)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu.triton_layer_ops import TritonLayerOps
+from kvtwin.gpu.triton_layer_ops import TritonLayerOps
 from tests.gpu.layer_op_cases import CHECK_NAMES, CHECKS
 from tests.gpu.paged_cases import DTYPES
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpu.triton_attention import TritonAttention
+from kvtwin.gpu.triton_attention import TritonAttention
 from tests.gpu.paged_cases import DTYPES, PagedCase, empty_layer
 
 TRITON = TritonAttention(90)

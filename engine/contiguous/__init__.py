@@ -1,0 +1,1 @@
+"""Contiguous reservation, as before paging: a range of slots per request."""

@@ -1,0 +1,1 @@
+"""Models and GPUs that are known by name."""

@@ -1,0 +1,95 @@
+"""Runs side by side, to be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtwin.experiments.comparison.facts import Row
+from kvtwin.experiments.display.cells import cell_text
+
+_WIDEST_CELL = 40
+
+
+def text_lines(facts: dict[str, Any], show_all: bool) -> list[str]:
+    """What differs, section by section; with ``show_all`` what is equal, too."""
+    runs = facts["runs"]
+    lines = [f"kvtwin compare: {', '.join(runs)}; differences are to {runs[0]}"]
+    for title, key, as_flags in (("options", "options", True), ("resolved settings", "settings", False)):
+        cells = [
+            [f"--{row['name'].replace('_', '-')}" if as_flags else row["name"], *map(_text, row["values"])]
+            for row in facts[key]
+            if show_all or not row["equal"]
+        ]
+        lines += _section(title, facts[key], show_all, ["", *runs], cells)
+    figures = [_figure_cells(row) for row in facts["figures"] if show_all or not row["equal"]]
+    headings = ["", runs[0], *(heading for name in runs[1:] for heading in (name, "difference", "%"))]
+    lines += _section("figures", facts["figures"], show_all, headings, figures)
+    lines += _verdict_lines(runs, facts["verdicts"], show_all)
+    for name, compared in zip(runs[1:], facts["requests"], strict=True):
+        lines += ["", f"requests, {name} against {runs[0]}", *_request_lines(compared)]
+    return lines
+
+
+def _section(title: str, rows: list[Row], show_all: bool, headings: list[str], cells: list[list[str]]) -> list[str]:
+    num_equal = sum(row["equal"] for row in rows)
+    note = "" if show_all else f"; {num_equal} are equal (--all shows them)"
+    lines = ["", f"{title}: {len(rows) - num_equal} differ{note}"]
+    if not cells:
+        return lines
+    table = [headings, *cells]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        padded = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        lines.append(f"  {'  '.join(padded)}".rstrip())
+    return lines
+
+
+def _figure_cells(row: Row) -> list[str]:
+    cells = [row["name"], _text(row["values"][0])]
+    for value, difference, relative in zip(
+        row["values"][1:], row["differences"][1:], row["relative_differences"][1:], strict=True
+    ):
+        cells += [
+            _text(value),
+            "" if difference is None else ("+" if difference > 0 else "") + _text(difference),
+            "" if relative is None else f"{100 * relative:+.1f}",
+        ]
+    return cells
+
+
+def _verdict_lines(runs: list[str], verdicts: list[list[str]], show_all: bool) -> list[str]:
+    lines = []
+    for name, said in zip(runs, verdicts, strict=True):
+        shown = [sentence for sentence in said if show_all or not all(sentence in other for other in verdicts)]
+        lines += [f"  {name}: {sentence}" for sentence in shown]
+    return ["", "verdicts", *lines] if lines else []
+
+
+def _request_lines(compared: dict[str, Any]) -> list[str]:
+    if "not_compared" in compared:
+        return [f"  not compared: {compared['not_compared']}"]
+    only = [compared["num_only_first"], compared["num_only_other"]]
+    lines = [
+        f"  in both               {compared['num_compared']:>8,}"
+        + (f", only in one {only[0]:,} / {only[1]:,}" if any(only) else "")
+    ]
+    for name, key in (("hit tokens", "hit_tokens"), ("preemptions", "preemptions")):
+        more, fewer = compared[f"num_more_{key}"], compared[f"num_fewer_{key}"]
+        lines.append(f"  other {name:<15} {more + fewer:>8,}, more {more:,} / fewer {fewer:,}")
+    later, earlier = compared["num_later_first_tokens"], compared["num_earlier_first_tokens"]
+    median_ms = compared["median_later_ms"]
+    lines.append(
+        f"  first token later     {later:>8,}, earlier {earlier:,}"
+        + ("" if median_ms is None else f"; median {median_ms:+,.1f} ms from arrival")
+    )
+    if compared["num_other_finish_reason"]:
+        lines.append(f"  ended otherwise       {compared['num_other_finish_reason']:>8,}")
+    return lines
+
+
+def _text(value: Any) -> str:
+    text = cell_text(value, digits=5)
+    return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 3] + "..."

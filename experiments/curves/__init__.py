@@ -1,0 +1,1 @@
+"""The hit rate of a trace at every cache size."""

@@ -1,0 +1,32 @@
+"""Hit rates of replays, to be laid on the capacity curve of the same requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.sweeps.folder import read_sweep
+
+
+def simulated_points(folder: Path, facts: dict[str, Any]) -> list[tuple[int, float]]:
+    """(blocks, hit rate) of a run, or of every point of a sweep that did not fail.
+
+    UserError, naming the folder: it is neither, or what it replayed is not what the curve is of.
+    """
+    if (folder / "sweep.yaml").is_file():
+        summaries = [row for row in read_sweep(folder)[1] if row.get("error") is None]
+    else:
+        summaries = [Run(folder).summary]
+    points = []
+    for summary in summaries:
+        for key, what in (("block_size", "tokens per block"), ("queried_tokens", "prompt tokens")):
+            there = summary.get("prefix_cache_queries" if key == "queried_tokens" else key)
+            if there != facts[key]:
+                raise UserError(f"{folder}: not of this curve: {there} {what}, the curve is of {facts[key]}")
+        if summary.get("prefix_cache_hit_rate") is not None:
+            points.append((summary["num_gpu_blocks"], summary["prefix_cache_hit_rate"]))
+    if not points:
+        raise UserError(f"{folder}: no replay with a known hit rate")
+    return points

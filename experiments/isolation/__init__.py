@@ -1,0 +1,1 @@
+"""What response times tell one tenant of another's prompts."""

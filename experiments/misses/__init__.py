@@ -1,0 +1,1 @@
+"""Where missed prompt tokens come from, and what to make of it."""

@@ -1,0 +1,1 @@
+"""What happened to one request, and why."""

@@ -1,0 +1,85 @@
+"""Flags of vLLM, now or once, that would change the result and are not modelled: refused by name, never ignored."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from kvtwin.experiments.errors import UserError
+
+_GONE = "vLLM 0.33 has no such flag any more"
+_NO_DIFFERENCE = "makes no difference to what is modelled: leave it out"
+_THE_TRACE = "the workload is TRACE; its format is recognised, or forced with --format"
+
+NOT_MODELLED = {
+    "--data-parallel-size": "run one replay per replica",
+    "--decode-context-parallel-size": "context parallelism is not modelled",
+    "--enable-expert-parallel": "expert parallelism is not modelled",
+    "--cpu-offload-gb": "weights in host memory are not modelled",
+    "--kv-transfer-config": "KV connectors are not modelled",
+    "--kv-events-config": "--kv-events keeps KV events in the run's folder",
+    "--mamba-block-size": "a state takes a block of attention, whose size --block-size raises",
+    "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached with --enable-prefix-caching, else not",
+    "--quantization": "the model's config.json tells how its weights are quantised",
+    "--enforce-eager": "CUDA graphs enter by --cuda-graph-bytes and the step-time model",
+    "--scheduler-cls": "only vLLM's own schedulers are modelled",
+    "--disable-sliding-window": "--disable-hybrid-kv-cache-manager treats windows as full attention",
+    "--prefill-context-parallel-size": "context parallelism is not modelled",
+    "--attention-backend": "backends are not modelled: --block-size and --step-time stand for them",
+    "--compilation-config": "CUDA graphs enter by --cuda-graph-bytes and the step-time model",
+    "--hf-overrides": "change the config.json and give its path to --model",
+    "--dataset-name": _THE_TRACE,
+    "--dataset-path": _THE_TRACE,
+    "--save-result": "--out keeps the run, --json prints its result",
+    "--host": _NO_DIFFERENCE,
+    "--port": _NO_DIFFERENCE,
+    "--api-key": _NO_DIFFERENCE,
+    "--served-model-name": _NO_DIFFERENCE,
+    "--tokenizer": _NO_DIFFERENCE,
+    "--trust-remote-code": _NO_DIFFERENCE,
+    "--load-format": _NO_DIFFERENCE,
+    "--download-dir": _NO_DIFFERENCE,
+    "--distributed-executor-backend": _NO_DIFFERENCE,
+    "--chat-template": _NO_DIFFERENCE,
+    "--reasoning-parser": _NO_DIFFERENCE,
+    "--tool-call-parser": _NO_DIFFERENCE,
+    "--enable-auto-tool-choice": _NO_DIFFERENCE,
+    "--disable-log-stats": _NO_DIFFERENCE,
+    "--max-num-partial-prefills": _GONE,
+    "--max-long-partial-prefills": _GONE,
+    "--num-lookahead-slots": _GONE,
+    "--num-scheduler-steps": _GONE,
+    "--use-v2-block-manager": _GONE,
+}
+"""Each flag with the reason."""
+
+_SHORT_FORMS = {
+    "--data-parallel-size": "-dp",
+    "--decode-context-parallel-size": "-dcp",
+    "--prefill-context-parallel-size": "-pcp",
+    "--enable-expert-parallel": "-ep",
+    "--speculative-config": "-sc",
+    "--compilation-config": "-cc",
+    "--quantization": "-q",
+}
+
+
+def refuse_flags(parser: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
+    """Have ``parser`` refuse flags, in every form, with their reasons; the help does not list them."""
+    for flag, reason in reasons.items():
+        parser.add_argument(
+            flag,
+            f"--no-{flag[2:]}",
+            *_SHORT_FORMS.get(flag, "").split(),
+            action=_Refuse,
+            const=reason,
+            nargs="?",
+            dest=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
+
+
+class _Refuse(argparse.Action):
+    def __call__(self, _parser: Any, _namespace: Any, _values: Any, option_string: str | None = None) -> None:
+        raise UserError(f"{option_string}: {self.const}")

@@ -1,0 +1,1 @@
+"""A run: its figures, its texts, its folder."""

@@ -1,0 +1,121 @@
+"""The folder that a run leaves: configuration, summary, a table of requests and one of steps.
+
+Everything but ``machine.json`` (wall times, host facts) is the same, byte for byte, whenever the run is repeated.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvtwin.experiments.errors import UserError
+from kvtwin.sim.recording import Recorder, RequestColumns, StepColumns
+
+
+def check_free(folder: Path) -> None:
+    """UserError if ``folder`` is already there, or cannot be made: nothing is overwritten, and no run is in vain."""
+    try:
+        if os.path.lexists(folder):
+            raise _taken(folder)
+        if not folder.parent.is_dir():
+            raise UserError(f"--out {folder}: {folder.parent} is not a folder")
+        os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name}.partial", dir=folder.parent))
+    except OSError as error:
+        raise _cannot(folder, error) from None
+
+
+def run_files(
+    recorder: Recorder, config: dict[str, Any], summary: dict[str, Any], machine: dict[str, Any]
+) -> dict[str, bytes]:
+    """The files of a run by name."""
+    return {
+        "config.yaml": yaml.safe_dump(config, sort_keys=False).encode(),
+        "summary.json": _json(summary),
+        "machine.json": _json(machine),
+        "requests.parquet": _table(recorder.requests),
+        "steps.parquet": _table(recorder.steps),
+    }
+
+
+def parquet_bytes(table: Any) -> bytes:
+    """The content of a file with an Arrow ``table``."""
+    import pyarrow.parquet
+
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def partial_path(folder: Path, suffix: str = "") -> Path:
+    """A name beside ``folder`` for what is not whole yet; whoever next writes ``folder`` removes what is left of it."""
+    return folder.with_name(f".{folder.name}.partial-{os.getpid()}{suffix}")
+
+
+@contextmanager
+def folder_beside(folder: Path, suffix: str) -> Iterator[Path]:
+    """An empty one for what is written before ``folder`` is; what is still in it at the end is removed."""
+    partial = partial_path(folder, suffix)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_run_folder(folder: Path, files: dict[str, bytes], streamed: Path | None = None) -> None:
+    """Write ``files`` under a temporary name, then rename, so that a killed run leaves nothing half-written.
+
+    What lies in the folder ``streamed`` is moved there too. Of several runs into one folder the first to end has it.
+    """
+    partial = partial_path(folder)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            for name, content in files.items():
+                (partial / name).write_bytes(content)
+            for path in sorted(streamed.iterdir()) if streamed else ():
+                path.rename(partial / path.name)
+            partial.rename(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise (_taken(folder) if os.path.lexists(folder) else _cannot(folder, error)) from None
+    for left in folder.parent.glob(f".{escape(folder.name)}.partial-*"):  # by killed runs, or by others too late
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _taken(folder: Path) -> UserError:
+    return UserError(f"--out {folder}: already exists; name a new folder")
+
+
+def _cannot(folder: Path, error: OSError) -> UserError:
+    return UserError(f"--out {folder}: {error.strerror or error}")
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, indent=2, allow_nan=False).encode() + b"\n"
+
+
+def _table(columns: RequestColumns | StepColumns) -> bytes:
+    import pyarrow
+
+    values = {field.name: getattr(columns, field.name) for field in fields(columns)}
+    types = {
+        name: pyarrow.int64() if isinstance(column, array) else pyarrow.string() for name, column in values.items()
+    }
+    return parquet_bytes(pyarrow.table(values, schema=pyarrow.schema(types.items())))

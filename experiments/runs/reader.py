@@ -1,0 +1,114 @@
+"""Run folders, read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.yaml_files import read_yaml
+
+_FILES = ("config.yaml", "summary.json", "requests.parquet", "steps.parquet")
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder that a run left. UserError, naming the folder: it is not one."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        missing = [name for name in _FILES if not (self.path / name).is_file()]
+        if missing:
+            runs = [str(self.path / name) for name in ("measured", "predicted") if (self.path / name).is_dir()]
+            hint = f"; it is of a validation: name {' or '.join(runs)}" if runs else ""
+            raise UserError(f"{self.path}: not the folder of a run: {missing[0]} is missing{hint}")
+        configuration = self.configuration
+        parts = (
+            [configuration.get(name) for name in ("options", "engine")] if isinstance(configuration, dict) else [None]
+        )
+        if not all(isinstance(part, dict) for part in parts):
+            raise UserError(f"{self.path / 'config.yaml'}: not the configuration of a run")
+
+    @cached_property
+    def configuration(self) -> Any:
+        """Everything resolved that decided the run."""
+        return read_yaml(self.path / "config.yaml")
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The run's figures."""
+        return _read_json(self.path / "summary.json")
+
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        """When and where it ran; empty if the folder does not say so."""
+        path = self.path / "machine.json"
+        return _read_json(path) if path.is_file() else {}
+
+    @cached_property
+    def requests(self) -> Columns:
+        """One row per request, as columns."""
+        return read_table(self.path / "requests.parquet")
+
+    @cached_property
+    def steps(self) -> Columns:
+        """One row per step, as columns."""
+        return read_table(self.path / "steps.parquet")
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool, the null block included."""
+        return int(self.configuration["engine"]["num_blocks"])
+
+    @property
+    def title(self) -> str:
+        """What was run on what, in a line."""
+        trace = Path(str(self.configuration["options"]["trace"])).name
+        return f"{trace}: {self.configuration['model']}, {self.num_blocks:,} blocks"
+
+
+@contextmanager
+def written_by_this_version(folder: Path) -> Iterator[None]:
+    """UserError, naming the folder, where a figure or an option is looked for in vain."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{folder}: has no {error}: another version of kvtwin wrote it; run it again") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: not of a run: expected a mapping")
+    return data
+
+
+def read_table(path: Path) -> Columns:
+    """A Parquet file's columns. UserError: it is none."""
+    table = read_arrow(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def read_arrow(path: Path) -> Any:
+    """A Parquet file as an Arrow table. UserError: it is none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with open(path, "rb") as file:
+            return pyarrow.parquet.read_table(file)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path}: not a table: {error}") from None

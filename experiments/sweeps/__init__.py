@@ -1,0 +1,1 @@
+"""Many replays that differ in a few options."""

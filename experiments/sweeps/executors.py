@@ -1,0 +1,37 @@
+"""Where a sweep's points run: processes of this machine, or a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+from kvtwin.experiments.errors import UserError
+
+_RETRIES = 3
+"""How often a cluster runs a point again whose worker was lost."""
+
+
+def local_processes(workers: int | None, num_points: int) -> Callable[[], Executor]:
+    """Makes pools of ``workers`` processes, else one per CPU."""
+    count = min(workers or os.cpu_count() or 1, num_points)
+    # Not fork: this process has threads (progress bars, numpy), whose locks a forked child would inherit.
+    return lambda: ProcessPoolExecutor(max_workers=count, mp_context=get_context("spawn"))
+
+
+def dask_cluster(address: str) -> Callable[[], Executor]:
+    """Makes executors on the cluster whose scheduler has this address. UserError: nobody answers there.
+
+    Its workers need kvtwin, and the trace under the same path; what they computed comes back over the network.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UserError("--dask: needs the extra: pip install 'kvtwin[dask]'") from None
+    try:
+        client: Any = Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"--dask {address}: {error}") from None
+    return lambda: client.get_executor(retries=_RETRIES)

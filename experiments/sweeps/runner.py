@@ -1,0 +1,53 @@
+"""Running the points of a sweep on any ``concurrent.futures.Executor``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+
+from kvtwin.experiments.sweeps.point import run_point
+from kvtwin.experiments.sweeps.spec import SweepPoint
+
+_MOST_BREAKS = 3
+"""How often a pool may lose a worker before what it still had to do counts as failed."""
+
+PointFiles = dict[str, bytes]
+
+
+def run_points(
+    points: Iterable[SweepPoint], make_executor: Callable[[], Executor]
+) -> Iterator[tuple[SweepPoint, PointFiles | str]]:
+    """Yield each point with its files, or with the reason why it failed, in order of completion.
+
+    A pool that loses a worker (killed, out of memory) is replaced, and what it had not finished is run again.
+    """
+    left = {point.index: point for point in points}
+    for _ in range(_MOST_BREAKS):
+        with make_executor() as executor:
+            futures = {executor.submit(run_point, point.arguments): point for point in left.values()}
+            try:
+                for point, outcome in _finished(futures):
+                    del left[point.index]
+                    yield point, outcome
+            except BrokenExecutor:
+                pass
+            finally:
+                for future in futures:
+                    future.cancel()
+        if not left:
+            return
+    for point in left.values():
+        yield point, f"lost its worker {_MOST_BREAKS} times (killed, or out of memory?)"
+
+
+def _finished(
+    futures: dict[Future[PointFiles | str], SweepPoint],
+) -> Iterator[tuple[SweepPoint, PointFiles | str]]:
+    for future in as_completed(futures):
+        try:
+            outcome = future.result()
+        except BrokenExecutor:
+            raise
+        except Exception as error:  # a bug in one point must not lose the others
+            outcome = f"{type(error).__name__}: {error}"
+        yield futures[future], outcome

@@ -1,0 +1,172 @@
+"""A sweep's specification: a YAML file of replays that differ in a few options.
+
+```yaml
+description: What does the block size gain and cost?
+trace: demo                       # a workload file, relative to where you are; or demo
+options:                          # options of every replay, without the dashes
+  num-gpu-blocks-override: 1800
+axes:                             # every combination of the values is one point
+  block-size: [16, 32]
+  max-num-seqs, max-num-batched-tokens: [[64, 2048], [128, 4096]]     # options that change together
+points:                           # a list of options, each combined with all of the axes
+  - {}
+  - {scheduling-policy: priority}
+columns: [prefix_cache_hit_rate, num_preemptions]      # keys of the summary to print
+```
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.yaml_files import check_mapping, read_yaml
+
+_KEYS = ("description", "trace", "options", "axes", "points", "columns")
+_NOT_OPTIONS = ("out", "json", "help")
+DEFAULT_COLUMNS = (
+    "completed",
+    "prefix_cache_hit_rate",
+    "num_preemptions",
+    "kv_cache_usage_mean",
+    "mean_ttft_ms",
+    "mean_tpot_ms",
+    "output_throughput",
+)
+
+Options = dict[str, Any]
+"""Option names without dashes, with their values."""
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One replay of a sweep."""
+
+    index: int
+    varied: Options
+    """The options in which the points differ; the trace may be one."""
+    arguments: tuple[str, ...]
+    """The replay's command line."""
+
+    @property
+    def label(self) -> str:
+        """What tells this point from the others, for people and as the name of a folder."""
+        text = ",".join(f"{name}={_shown(value)}" for name, value in self.varied.items())
+        safe = "".join(letter if letter.isalnum() or letter in "._=,+-" else "_" for letter in text)
+        return f"{self.index:03d}-{safe[:120]}" if safe else f"{self.index:03d}"
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """What a sweep runs, in order, and what it prints."""
+
+    path: Path
+    description: str
+    points: tuple[SweepPoint, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every option in which some points differ, in order of first mention."""
+        return tuple(dict.fromkeys(name for point in self.points for name in point.varied))
+
+
+def read_sweep_spec(path: Path, trace: str | None = None) -> SweepSpec:
+    """Read a specification; ``trace`` replaces the trace that it names. UserError: file, key, what was expected."""
+    data = check_mapping(str(path), read_yaml(path), _KEYS)
+    common = read_options(path, "options", data.get("options") or {})
+    axes = _axes(path, data.get("axes") or {})
+    entries = data.get("points") if data.get("points") is not None else [{}]
+    if not isinstance(entries, list) or not entries:
+        raise UserError(f"{path}: points: expected a list of mappings")
+    bases = [read_options(path, f"points[{index}]", entry) for index, entry in enumerate(entries)]
+    if trace is None and data.get("trace") is not None:
+        trace = str(data["trace"])
+    points = []
+    for base, combination in itertools.product(bases, _combinations(axes)):
+        if both := base.keys() & combination.keys():
+            raise UserError(f"{path}: {min(both)}: is an axis, and also set in points")
+        varied = base | combination
+        point_trace = varied.get("trace", trace)
+        if point_trace is None:
+            raise UserError(f"{path}: trace: expected a workload file, here or on the command line")
+        arguments = (str(point_trace), *command_words(common | varied))
+        points.append(SweepPoint(len(points), varied, arguments))
+    return SweepSpec(path, str(data.get("description") or ""), tuple(points), _columns(path, data.get("columns")))
+
+
+def _axes(path: Path, data: Any) -> list[list[Options]]:
+    """Per axis its settings, each of one option or of several that change together."""
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: axes: expected a mapping from an option to a list of its values")
+    axes = []
+    for key, values in data.items():
+        names = [_option(path, "axes", name.strip()) for name in str(key).split(",")]
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{path}: axes: {key}: expected a list of values, got {values!r}")
+        if len(names) == 1:
+            axes.append([{names[0]: value} for value in values])
+            continue
+        for value in values:
+            if not isinstance(value, list) or len(value) != len(names):
+                raise UserError(f"{path}: axes: {key}: expected lists of {len(names)} values, got {value!r}")
+        axes.append([dict(zip(names, value, strict=True)) for value in values])
+    names = [name for axis in axes for name in axis[0]]
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: axes: {max(names, key=names.count)}: named twice")
+    return axes
+
+
+def _combinations(axes: list[list[Options]]) -> Iterator[Options]:
+    for settings in itertools.product(*axes):
+        merged: Options = {}
+        for setting in settings:
+            merged |= setting
+        yield merged
+
+
+def read_options(path: Path, where: str, data: Any) -> Options:
+    """The options that stand ``where`` in ``path``, without dashes. UserError: no mapping, or not for a sweep."""
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: {where}: expected a mapping of options, got {data!r}")
+    return {_option(path, where, name): value for name, value in data.items()}
+
+
+def _option(path: Path, where: str, name: Any) -> str:
+    name = str(name).removeprefix("--").replace("_", "-")
+    if name in _NOT_OPTIONS:
+        raise UserError(f"{path}: {where}: {name}: not an option of a sweep's replays")
+    return name
+
+
+def _columns(path: Path, data: Any) -> tuple[str, ...]:
+    if data is None:
+        return DEFAULT_COLUMNS
+    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+        raise UserError(f"{path}: columns: expected a list of keys of the summary, got {data!r}")
+    return tuple(data)
+
+
+def command_words(options: Options) -> Iterator[str]:
+    """Command-line words: true and false are switches, null leaves the option out, lists are several words."""
+    for name, value in options.items():
+        if name == "trace" or value is None:
+            continue
+        if isinstance(value, bool):
+            yield f"--{name}" if value else f"--no-{name}"
+        elif isinstance(value, list):
+            yield from (f"--{name}", *map(str, value))
+        else:
+            yield f"--{name}={value}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(map(str, value))
+    return (
+        {True: "on", False: "off", None: "default"}[value] if value is None or isinstance(value, bool) else str(value)
+    )

@@ -1,0 +1,34 @@
+"""The table of a sweep: a row per point, the varied options first."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from kvtwin.experiments.display.cells import cell_text
+from kvtwin.experiments.sweeps.spec import SweepSpec
+
+Rows = list[dict[str, Any]]
+
+
+def unknown_columns(spec: SweepSpec, rows: Rows) -> list[str]:
+    """A sentence for each column of the specification that no summary has."""
+    known = list(dict.fromkeys(name for row in rows if "error" not in row for name in row))
+    sentences = []
+    for column in spec.columns:
+        if known and column not in known:
+            near = get_close_matches(column, known, n=3, cutoff=0.5)
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            sentences.append(f"columns: {column}: no key of a replay's summary{hint}")
+    return sentences
+
+
+def table_lines(spec: SweepSpec, rows: Rows) -> list[str]:
+    """The description, an aligned table, and why points failed."""
+    names = (*spec.axes, *spec.columns)
+    table = [list(names), *([cell_text(row.get(name)) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
+    failures = [f"* point {row['point']} failed: {row['error']}" for row in rows if "error" in row]
+    unknown = [f"* {sentence}" for sentence in unknown_columns(spec, rows)]
+    return [*([spec.description, ""] if spec.description else []), *lines, *failures, *unknown]

@@ -1,0 +1,1 @@
+"""A measured run beside its simulation, and the checks of both."""

@@ -1,0 +1,90 @@
+"""The two checks of a validation, neither of which is a matter of precision: same decisions, and same tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvtwin.experiments.runs.facts import request_progress
+from kvtwin.experiments.validation.runs import MeasuredRun
+from kvtwin.experiments.validation.settings import Setting
+from kvtwin.sim.decision_check import check_decisions
+
+if TYPE_CHECKING:
+    from kvtwin.gpu.executor import DeviceExecutor
+
+_MOST_SHOWN = 20
+"""Differences that are listed."""
+
+Check = dict[str, Any]
+"""``passed``, ``words`` that say it, and figures."""
+
+
+def same_decisions(setting: Setting, measured: MeasuredRun) -> Check:
+    """A simulation that is fed with what the device delivered decides all that the measured run decided."""
+    check = check_decisions(setting.simulation, setting.records, measured.decided, measured.executed)
+    num_differences = len(check.differences)
+    if not check.num_steps:
+        words = "no step was run"
+    elif num_differences:
+        words = f"{num_differences:,} differences in {check.num_steps:,} steps, first {check.differences[0]}"
+    else:
+        words = f"{check.num_steps:,} steps, all decisions, block tables and slots are equal"
+    return {
+        "passed": check.passed,
+        "words": words,
+        "steps": check.num_steps,
+        "num_differences": num_differences,
+        "differences": [str(difference) for difference in check.differences[:_MOST_SHOWN]],
+    }
+
+
+def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRun) -> Check:
+    """Every request was told what it is told alone, with no cache; ``executor`` serves nobody any more."""
+    from kvtwin.gpu.token_check import check_tokens
+
+    args, model = setting.args, setting.model
+    transcripts = measured.transcripts.transcripts
+    with request_progress("checking tokens", len(transcripts)) as advance:
+        check = check_tokens(
+            model.decoder,
+            executor,
+            setting.config,
+            transcripts,
+            poisons=args.debug,
+            on_progress=advance,
+        )
+    found = check.found
+    if not found.num_tokens:
+        words = "nothing was said"
+    elif not check.is_rounding:
+        words = f"proves nothing: even alone, logits are {check.noise:.1e} off those without a cache, no rounding"
+    elif not check.notices_loss:
+        words = "proves nothing: it does not notice a lost block"
+    elif found.first_wrong is not None:
+        num_wrong = max(found.num_wrong_tokens, found.num_wrong_logits)
+        words = f"{num_wrong:,} of {found.num_tokens:,} tokens are not those of the request alone: {found.first_wrong}"
+    elif not found.allowed:
+        words = f"{found.num_ties:,} of {found.num_tokens:,} tokens are ties, too many to be rounding"
+    else:
+        words = (
+            f"{found.num_tokens:,} tokens of {check.num_requests:,} requests are those of each alone, "
+            f"{found.num_ties} ties; logits are within {found.largest_difference:.1e} (alone {check.noise:.1e}); "
+            "a lost block is noticed"
+        )
+    return {
+        "passed": check.passed,
+        "words": words,
+        "requests": check.num_requests,
+        "tokens": found.num_tokens,
+        "ties": found.num_ties,
+        "wrong_tokens": found.num_wrong_tokens,
+        "wrong_logits": found.num_wrong_logits,
+        "largest_logit_difference": _finite(found.largest_difference),
+        "noise": _finite(check.noise),
+        "notices_loss": check.notices_loss,
+        "first_wrong": found.first_wrong,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None  # JSON has no other numbers

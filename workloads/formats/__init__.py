@@ -1,0 +1,1 @@
+"""One reader per public trace format, and the registry of them."""
