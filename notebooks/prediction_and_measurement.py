@@ -22,9 +22,9 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from kvtwin.experiments.runs.reader import Run
 
 from kvtwin.experiments.notebook import kvtwin
-from kvtwin.experiments.runs.reader import Run
 
 TRACES = Path(os.environ.get("KVTWIN_TRACES", "../shared/traces")) / "llmservingsim"
 WORKLOAD = TRACES / "sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz"

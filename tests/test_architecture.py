@@ -29,6 +29,8 @@ ALLOWED = {
         "numpy",
         "yaml",
         "tqdm",
+        "typer",
+        "rich",
     },
 }
 """What a room may import at the top of a file, beside itself and the standard library."""
@@ -49,10 +51,12 @@ FLOORS = (
     {"files", "display"},
     {"catalogue"},
     {"options"},
-    {"traces", "events", "misses"},
+    {"setup"},
+    {"sizes", "traces", "misses", "records"},
     {"runs"},
     {"sweeps"},
-    {"curves", "limits", "comparison", "narration", "isolation", "calibration", "exports", "pictures", "report_page"},
+    {"pictures"},
+    {"curves", "limits", "comparison", "narration", "isolation", "calibration", "exports", "report_page"},
     {"validation"},
     {"commands"},
     {"command_line", "notebook"},
@@ -175,7 +179,7 @@ def test_a_breach_is_seen(room, source):
 @pytest.mark.parametrize(
     ("room", "source"),
     [
-        ("options", "from kvtwin.experiments.runs.folder import run_files"),
+        ("options", "from kvtwin.experiments.records.folder import run_files"),
         ("curves", "from kvtwin.experiments.limits import search"),
         ("sweeps", "def f():\n    from kvtwin.experiments import commands"),
     ],

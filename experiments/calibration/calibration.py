@@ -13,9 +13,9 @@ from tqdm import tqdm
 from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.calibration.fit import Calibration, HoldOutError, MeasuredStep, calibrate
 from kvtwin.experiments.files.version import kvtwin_version
-from kvtwin.experiments.runs.executed_steps import read_executed_steps
+from kvtwin.experiments.records.executed_steps import read_executed_steps
+from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.facts import PROGRESS_DELAY_S
-from kvtwin.experiments.runs.reader import Run
 from kvtwin.sim.step_shape import step_shape
 
 if TYPE_CHECKING:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 
-from kvtwin.experiments.comparison.facts import compare_facts
-from kvtwin.experiments.comparison.text import text_lines
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.options.results import CompareOptions
+
+OPTIONS = CompareOptions
 
 EPILOGUE = """\
 Differences are to the first run. Requests are compared where the runs sent the same ones.
@@ -19,18 +17,14 @@ example:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``compare``."""
-    add = parser.add_argument
-    add("runs", metavar="RUN", type=Path, nargs="+", help="folder of a replay (--out); at least two")
-    add("--all", action="store_true", help="print what is equal as well")
-    add("--json", action="store_true", help="print one JSON object instead of text")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(options: CompareOptions) -> int:
     """Compare the runs with the first of them."""
-    if len(args.runs) < 2:
+    from kvtwin.experiments.comparison.facts import compare_facts
+    from kvtwin.experiments.comparison.text import text_lines
+    from kvtwin.experiments.records.reader import Run
+
+    if len(options.runs) < 2:
         raise UserError("RUN: expected at least two runs to compare")
-    facts = compare_facts([Run(path) for path in args.runs])
-    print(json.dumps(facts, indent=2, allow_nan=False) if args.json else "\n".join(text_lines(facts, args.all)))
+    facts = compare_facts([Run(path) for path in options.runs])
+    print(json.dumps(facts, indent=2, allow_nan=False) if options.json else "\n".join(text_lines(facts, options.all)))
     return 0

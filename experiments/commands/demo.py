@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
-
 from kvtwin.experiments.commands import replay
-from kvtwin.experiments.options.parser import CommandParser
+from kvtwin.experiments.options.nothing import NoOptions
+from kvtwin.experiments.options.reading import command_line
+from kvtwin.experiments.options.replay import DEFAULT_MODEL, ReplayOptions
 from kvtwin.experiments.options.trace import DEMO
 
-DEMO_OPTIONS = (
-    "--model meta-llama/Llama-3.1-8B --gpu rtx-4090 --max-model-len 8192 --num-gpu-blocks-override 1800 "
-    "--max-num-seqs 64"
+OPTIONS = NoOptions
+
+DEMO_OPTIONS = ReplayOptions(
+    trace=DEMO,
+    model=DEFAULT_MODEL,
+    gpu="rtx-4090",
+    max_model_len=8192,
+    num_gpu_blocks_override=1800,
+    max_num_seqs=64,
 )
+_COMMAND = command_line("replay", DEMO_OPTIONS, ("model",))
 
 EPILOGUE = f"""\
-It is `kvtwin replay {DEMO} {DEMO_OPTIONS}`.
+It is `{_COMMAND}`.
 
 example:
   kvtwin demo
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are no options."""
-
-
-def run(args: argparse.Namespace) -> int:
+def run(_options: NoOptions) -> int:
     """Replay the bundled workload as a user would."""
-    print(f"$ kvtwin replay {DEMO} {DEMO_OPTIONS}\n", flush=True)
-    parser = CommandParser()
-    replay.add_arguments(parser)
-    return replay.run(parser.parse_args([DEMO, *DEMO_OPTIONS.split()]))
+    print(f"$ {_COMMAND}\n", flush=True)
+    return replay.run(DEMO_OPTIONS)

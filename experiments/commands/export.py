@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.exports import perfetto, prometheus, vllm_bench
-from kvtwin.experiments.files.whole import whole_file
-from kvtwin.experiments.runs.reader import Run, written_by_this_version
+from kvtwin.experiments.options.results import ExportOptions
 
-FORMATS = {"perfetto": perfetto.export, "prometheus": prometheus.export, "vllm-bench": vllm_bench.export}
+OPTIONS = ExportOptions
 
 EPILOGUE = """\
 perfetto     trace event JSON for ui.perfetto.dev: a track per request, counters of the cache (needs replay --events)
@@ -25,25 +20,21 @@ examples:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``export``."""
-    add = parser.add_argument
-    add("folder", metavar="RUN", type=Path, help="folder of a replay (--out)")
-    add("--to", required=True, choices=tuple(FORMATS), help="format")
-    add("--out", required=True, type=Path, metavar="FILE", help="file to write; one that is there is replaced")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(options: ExportOptions) -> int:
     """Write the file, and print its name."""
-    shown = Run(args.folder)
+    from kvtwin.experiments.exports.formats import export
+    from kvtwin.experiments.files.whole import whole_file
+    from kvtwin.experiments.records.reader import Run, written_by_this_version
+
+    shown = Run(options.folder)
     try:
         with (
-            whole_file(args.out) as partial,
-            written_by_this_version(args.folder),
+            whole_file(options.out) as partial,
+            written_by_this_version(options.folder),
             open(partial, "w", encoding="utf-8") as file,
         ):
-            FORMATS[args.to](shown, file)
+            export(options.to, shown, file)
     except OSError as error:
-        raise UserError(f"--out {args.out}: {error.strerror or error}") from None
-    print(args.out)
+        raise UserError(f"--out {options.out}: {error.strerror or error}") from None
+    print(options.out)
     return 0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
+from kvtwin.experiments.options.nothing import NoOptions
 
-from kvtwin.engine.sizing.memory_budget import GIB
-from kvtwin.experiments.catalogue.catalogue import gpu_names, load_gpu
+OPTIONS = NoOptions
 
 EPILOGUE = """\
 example:
@@ -14,12 +13,11 @@ example:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are no options."""
-
-
-def run(args: argparse.Namespace) -> int:
+def run(options: NoOptions) -> int:
     """Print the catalogue's GPUs with the figures that the simulator uses."""
+    from kvtwin.engine.sizing.memory_budget import GIB
+    from kvtwin.experiments.catalogue.catalogue import gpu_names, load_gpu
+
     print(f"{'gpu':<18} {'GiB':>7} {'GB/s':>6} {'BF16 TFLOP/s':>13} {'FP8':>7} {'NVLink GB/s':>12}  source")
     for name in gpu_names():
         gpu = load_gpu(name)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
+from kvtwin.experiments.options.nothing import NoOptions
 
-from kvtwin.experiments.catalogue.catalogue import load_model, model_names
+OPTIONS = NoOptions
 
 EPILOGUE = """\
 example:
@@ -13,12 +13,10 @@ example:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are no options."""
-
-
-def run(args: argparse.Namespace) -> int:
+def run(options: NoOptions) -> int:
     """Print the catalogue's models with their sizes."""
+    from kvtwin.experiments.catalogue.catalogue import load_model, model_names
+
     print(f"{'model':<46} {'parameters':>16} {'active':>16} {'layers':>6} {'KV bytes/token':>14}")
     for name in model_names():
         shape = load_model(name)

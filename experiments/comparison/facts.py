@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.runs.reader import Columns, Run
+from kvtwin.experiments.records.reader import Columns, Run
 from kvtwin.workloads.time_units import MILLISECOND_NS
 
 _REQUEST_COLUMNS = (

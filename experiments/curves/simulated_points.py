@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.sweeps.folder import read_sweep
 
 

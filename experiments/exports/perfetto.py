@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from kvtwin.experiments.exports.phases import request_phases
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.reader import Run
 
 _SERVER, _REQUESTS = 1, 2
 """Process ids: of the counters and of the requests' tracks."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kvtwin.experiments.events.event_file import read_events
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.event_file import read_events
+from kvtwin.experiments.records.reader import Run
 from kvtwin.sim.recording import NEVER
 
 _COLUMNS = ("scheduled", "scheduled_tokens", "output_tokens", "admitted", "hit_tokens", "preempted", "finished")

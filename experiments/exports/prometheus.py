@@ -13,10 +13,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtwin.experiments.events.event_file import has_events
 from kvtwin.experiments.exports.token_times import inter_token_latencies_ns
+from kvtwin.experiments.records.event_file import has_events
+from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.latencies import SERVED
-from kvtwin.experiments.runs.reader import Run
 from kvtwin.sim.recording import NEVER
 from kvtwin.workloads.time_units import SECOND_NS
 

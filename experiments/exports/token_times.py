@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvtwin.experiments.events.event_file import read_events
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.event_file import read_events
+from kvtwin.experiments.records.reader import Run
 from kvtwin.sim.recording import NEVER
 
 

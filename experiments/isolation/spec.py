@@ -9,7 +9,7 @@ from typing import Any
 
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.yaml_files import check_mapping, read_yaml
-from kvtwin.experiments.sweeps.spec import command_words, read_options
+from kvtwin.experiments.sweeps.spec import named_options
 
 _MOST = 1_000_000
 
@@ -39,8 +39,8 @@ class IsolationSpec:
     """A whole measurement."""
 
     path: Path
-    options: tuple[str, ...]
-    """Words of every replay's command line."""
+    options: dict[str, Any]
+    """Options of every replay."""
     attack: Attack
     trace: str
     tenants: tuple[int, ...]
@@ -49,7 +49,7 @@ class IsolationSpec:
 def read_isolation_spec(path: Path) -> IsolationSpec:
     """Read a specification. UserError: file, key, what was expected."""
     data = check_mapping(str(path), read_yaml(path), ("options", "attack", "workload"))
-    options = read_options(path, "options", data.get("options") or {})
+    options = named_options(path, "options", data.get("options") or {})
     names = tuple(field.name for field in fields(Attack))
     attack = check_mapping(f"{path}: attack", data.get("attack"), names)
     workload = check_mapping(f"{path}: workload", data.get("workload"), ("trace", "tenants"))
@@ -60,7 +60,7 @@ def read_isolation_spec(path: Path) -> IsolationSpec:
         raise UserError(f"{path}: workload: trace: expected a workload file, or demo")
     return IsolationSpec(
         path,
-        tuple(command_words(options)),
+        options,
         Attack(**read),
         workload["trace"],
         _value(f"{path}: workload: tenants", workload.get("tenants"), [int, 1]),

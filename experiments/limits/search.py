@@ -5,15 +5,14 @@ What is found does not depend on how many processes look for it: those that woul
 
 from __future__ import annotations
 
-import argparse
-import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.limits.bracket import Bracket, RateGrid
+from kvtwin.experiments.options.limit import LimitOptions
 from kvtwin.experiments.sweeps.point import summary_of
 
 Summary = dict[str, Any]
@@ -53,10 +52,10 @@ class Criterion:
 class Search:
     """The limits of one server, and the replays that found them."""
 
-    args: argparse.Namespace
+    options: LimitOptions
     """Options of its replays, at any rate."""
     rate_option: str
-    """The option that is varied, as a name of ``args``."""
+    """The option that is varied, as a name of ``options``."""
     grid: RateGrid
     criteria: tuple[Criterion, ...]
     replays: dict[int, Summary] = field(default_factory=dict)
@@ -115,11 +114,9 @@ class Search:
         names = (c.name for c in self.criteria if any(summary[key] is None for key in c.keys))
         return next(names, None)
 
-    def options_at(self, step: int) -> argparse.Namespace:
+    def options_at(self, step: int) -> LimitOptions:
         """The options of the replay at a step."""
-        args = copy.copy(self.args)
-        setattr(args, self.rate_option, self.grid.rate(step))
-        return args
+        return replace(self.options, **{self.rate_option: self.grid.rate(step)})
 
 
 def find_limits(

@@ -2,61 +2,78 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.options.parser import Number
-from kvtwin.experiments.runs.latencies import LATENCIES
+from kvtwin.experiments.options.fields import option
+from kvtwin.experiments.options.kinds import Choice, File, Number, Several, Switch
 
-_GOODPUT_LATENCIES = ("ttft", "tpot", "e2el")
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+"""Time to first token, time per output token, inter-token latency, end-to-end latency."""
+
+GOODPUT_LATENCIES = ("ttft", "tpot", "e2el")
 
 
 @dataclass(frozen=True)
-class OutputSettings:
-    """Latencies to print, their percentiles, and service levels: (latency, most milliseconds)."""
+class ServiceLevel:
+    """A latency that a request must keep."""
 
-    metrics: tuple[str, ...]
-    percentiles: tuple[float, ...]
-    goodput_ms: tuple[tuple[str, float], ...]
+    latency: str
+    most_ms: float
 
-
-def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is printed and kept."""
-    group = parser.add_argument_group("output (as in vllm bench serve)")
-    add = group.add_argument
-    add("--out", type=Path, metavar="DIR", help="keep the run in a new folder")
-    add("--json", action="store_true", help="print one JSON object instead of text")
-    add("--percentile-metrics", default=",".join(LATENCIES), metavar="NAMES", help="latencies to print")
-    add("--metric-percentiles", default="99", metavar="PERCENTS", help="percentiles of latencies, such as 50,90,99")
-    add("--goodput", nargs="+", metavar="NAME:MS", help="service levels, such as ttft:500 tpot:50 (also e2el)")
-    add("--check", action="store_true", help="verify the engine's invariants after every step (slow)")
+    def __str__(self) -> str:
+        return f"{self.latency}:{self.most_ms:g}"
 
 
-def output_settings(args: argparse.Namespace) -> OutputSettings:
-    """What the command line asks for. UserError: an unknown latency, or a number out of range."""
-    metrics = tuple(dict.fromkeys(name.strip() for name in args.percentile_metrics.split(",") if name.strip()))
-    for name in metrics:
-        if name not in LATENCIES:
-            raise UserError(f"--percentile-metrics: expected names among {', '.join(LATENCIES)}, got {name!r}")
-    percents = [_number("--metric-percentiles", text, Number(0, 100)) for text in args.metric_percentiles.split(",")]
-    return OutputSettings(metrics, tuple(dict.fromkeys(percents)), tuple(_goodput(args.goodput or [])))
+@dataclass(frozen=True)
+class ServiceLevels:
+    """A latency and its most milliseconds, such as ttft:500."""
+
+    metavar: str = "NAME:MS"
+
+    def read(self, value: Any) -> ServiceLevel:
+        name, colon, limit = str(value).partition(":")
+        if name not in GOODPUT_LATENCIES or not colon:
+            raise ValueError(f"expected ttft, tpot or e2el and milliseconds, such as ttft:500, got {value!r}")
+        return ServiceLevel(name, Number().read(limit))
 
 
-def _goodput(words: list[str]) -> list[tuple[str, float]]:
-    """Service levels from ``ttft:500,tpot:50``, in one word or several."""
-    levels = []
-    for word in filter(None, ",".join(words).split(",")):
-        name, colon, limit = word.partition(":")
-        if name not in _GOODPUT_LATENCIES or not colon:
-            raise UserError(f"--goodput: expected ttft, tpot or e2el and milliseconds, such as ttft:500, got {word!r}")
-        levels.append((name, _number("--goodput", limit, Number())))
-    return levels
+@dataclass(frozen=True, kw_only=True)
+class JsonOption:
+    """Output."""
+
+    json: bool = option(False, Switch(has_off=False), "print one JSON object instead of text")
 
 
-def _number(flag: str, text: str, number: Number) -> float:
-    try:
-        return number(text)
-    except argparse.ArgumentTypeError as error:
-        raise UserError(f"{flag}: {error}") from None
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions(JsonOption):
+    """Output (as in vllm bench serve)."""
+
+    out: Path | None = option(None, File("DIR"), "keep the run in a new folder")
+    percentile_metrics: tuple[str, ...] = option(LATENCIES, Several(Choice(LATENCIES)), "latencies to print")
+    metric_percentiles: tuple[float, ...] = option(
+        (99.0,), Several(Number("PERCENTS", 0, 100)), "percentiles of latencies, such as 50,90,99"
+    )
+    goodput: tuple[ServiceLevel, ...] = option(
+        (),
+        Several(ServiceLevels(), many_words=True),
+        "service levels, such as ttft:500 tpot:50 (also e2el)",
+    )
+    check: bool = option(False, Switch(has_off=False), "verify the engine's invariants after every step (slow)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventOptions:
+    """Events (for kvtwin report and kvtwin export)."""
+
+    events: bool = option(
+        False,
+        Switch(has_off=False),
+        "keep what happened in every step, and to which blocks, in --out DIR",
+    )
+    kv_events: bool = option(
+        False,
+        Switch(has_off=False),
+        "keep the KV events that vLLM would publish in --out DIR, as JSON lines",
+    )

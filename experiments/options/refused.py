@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
-from typing import Any
-
-from kvtwin.experiments.errors import UserError
-
 _GONE = "vLLM 0.33 has no such flag any more"
 _NO_DIFFERENCE = "makes no difference to what is modelled: leave it out"
 _THE_TRACE = "the workload is TRACE; its format is recognised, or forced with --format"
 
-NOT_MODELLED = {
+NOT_MODELLED: dict[str, str] = {
     "--data-parallel-size": "run one replay per replica",
     "--decode-context-parallel-size": "context parallelism is not modelled",
     "--enable-expert-parallel": "expert parallelism is not modelled",
@@ -54,32 +48,14 @@ NOT_MODELLED = {
 }
 """Each flag with the reason."""
 
-_SHORT_FORMS = {
-    "--data-parallel-size": "-dp",
-    "--decode-context-parallel-size": "-dcp",
-    "--prefill-context-parallel-size": "-pcp",
-    "--enable-expert-parallel": "-ep",
-    "--speculative-config": "-sc",
-    "--compilation-config": "-cc",
-    "--quantization": "-q",
+NOT_MODELLED |= {
+    short: NOT_MODELLED[flag]
+    for flag, short in {
+        "--data-parallel-size": "-dp",
+        "--decode-context-parallel-size": "-dcp",
+        "--prefill-context-parallel-size": "-pcp",
+        "--enable-expert-parallel": "-ep",
+        "--compilation-config": "-cc",
+        "--quantization": "-q",
+    }.items()
 }
-
-
-def refuse_flags(parser: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
-    """Have ``parser`` refuse flags, in every form, with their reasons; the help does not list them."""
-    for flag, reason in reasons.items():
-        parser.add_argument(
-            flag,
-            f"--no-{flag[2:]}",
-            *_SHORT_FORMS.get(flag, "").split(),
-            action=_Refuse,
-            const=reason,
-            nargs="?",
-            dest=argparse.SUPPRESS,
-            help=argparse.SUPPRESS,
-        )
-
-
-class _Refuse(argparse.Action):
-    def __call__(self, _parser: Any, _namespace: Any, _values: Any, option_string: str | None = None) -> None:
-        raise UserError(f"{option_string}: {self.const}")

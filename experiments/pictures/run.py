@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kvtwin.experiments.pictures.figure import COLOURS, new_figure
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.reader import Run
 from kvtwin.workloads.time_units import SECOND_NS
 
 _MOST_POINTS = 2_000

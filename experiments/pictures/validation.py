@@ -10,8 +10,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvtwin.experiments.pictures.figure import COLOURS, new_figure
 from kvtwin.experiments.pictures.run import band
-from kvtwin.experiments.runs.reader import Run
-from kvtwin.experiments.validation.facts import Pairs, paired_latencies
+from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.runs.paired_latencies import Pairs, paired_latencies
 from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
 
 _TIMELINES = {"running": "running requests", "waiting": "waiting requests", "free_blocks": "free blocks"}

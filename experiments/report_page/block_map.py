@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtwin.experiments.events.event_file import num_warm_up_steps, read_block_changes, read_events
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.event_file import num_warm_up_steps, read_block_changes, read_events
+from kvtwin.experiments.records.reader import Run
 from kvtwin.sim.block_changes import BlockChange
 from kvtwin.workloads.time_units import SECOND_NS
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from kvtwin.experiments.display.palette import COLOURS
 from kvtwin.experiments.misses.token_sources import PARTS
+from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.latencies import SERVED
-from kvtwin.experiments.runs.reader import Run
 from kvtwin.sim.recording import NEVER
 from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
 

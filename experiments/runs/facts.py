@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import platform
 import sys
@@ -11,17 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from kvtwin.engine.config import VLLM_VERSION, EngineConfig
 from kvtwin.experiments.files.version import kvtwin_version
-from kvtwin.experiments.options.load import Load
-from kvtwin.experiments.options.sizing import SizingResult
+from kvtwin.experiments.options.reading import as_plain
+from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.runs.summary import RunContext
+from kvtwin.experiments.setup.sizing import SizingResult
 from kvtwin.sim.recording import Recorder
+from kvtwin.workloads.load import Load
 from kvtwin.workloads.time_units import SECOND_NS
 
 PROGRESS_DELAY_S = 2
@@ -51,19 +51,18 @@ def now() -> str:
 
 def run_configuration(
     command: str,
-    args: argparse.Namespace,
+    options: ReplayOptions,
     sizing: SizingResult,
     gpu: str | None,
     config: EngineConfig,
     step_time: dict[str, Any],
 ) -> dict[str, Any]:
     """Everything resolved that decided a run. ``gpu`` names the device."""
-    options = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     return {
         "kvtwin_version": kvtwin_version(),
         "vllm_version": VLLM_VERSION,
         "command": command,
-        "options": {name: value for name, value in options.items() if name not in ("out", "json")},
+        "options": {name: value for name, value in as_plain(options).items() if name not in ("out", "json")},
         "model": sizing.inputs.shape.name,
         "gpu": gpu,
         "engine": asdict(config),

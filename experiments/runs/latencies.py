@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvtwin.experiments.options.output import ServiceLevel
 from kvtwin.sim.recording import Recorder
 from kvtwin.workloads.multiset import Multiset
 from kvtwin.workloads.time_units import MILLISECOND_NS
 
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
 SERVED = ("stop", "length")
 """Why a request ended that was served."""
 
@@ -58,14 +59,14 @@ class Latencies:
             found |= _statistics(name, values, percentiles)
         return found
 
-    def num_good(self, goodput_ms: tuple[tuple[str, float], ...]) -> int:
+    def num_good(self, levels: Iterable[ServiceLevel]) -> int:
         """Requests that keep every service level."""
         worst_tpot = np.zeros(len(self.ttft))
         np.maximum.at(worst_tpot, self._record_of_row, self.tpot)
         latencies = {"ttft": self.ttft, "tpot": worst_tpot, "e2el": self.e2el}
         good = np.ones(len(self.ttft), dtype=bool)
-        for name, limit_ms in goodput_ms:
-            good &= latencies[name] <= limit_ms * MILLISECOND_NS
+        for level in levels:
+            good &= latencies[level.latency] <= level.most_ms * MILLISECOND_NS
         return int(good.sum())
 
 

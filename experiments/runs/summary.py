@@ -10,7 +10,7 @@ import numpy as np
 
 from kvtwin.engine.config import VLLM_VERSION, EngineConfig
 from kvtwin.engine.sizing.cache_plan import CachePlan
-from kvtwin.experiments.options.output import OutputSettings
+from kvtwin.experiments.options.output import OutputOptions
 from kvtwin.experiments.runs.latencies import Latencies, as_array, served_rows
 from kvtwin.experiments.runs.memory_use import memory_use
 from kvtwin.experiments.runs.session_figures import session_figures
@@ -30,7 +30,7 @@ class RunContext:
 
 
 def summarise(
-    recorder: Recorder, config: EngineConfig, plan: CachePlan, context: RunContext, output: OutputSettings
+    recorder: Recorder, config: EngineConfig, plan: CachePlan, context: RunContext, output: OutputOptions
 ) -> dict[str, Any]:
     """All figures of a run as plain data. Token and block counts are ints, times seconds or milliseconds."""
     served = served_rows(recorder)
@@ -41,7 +41,7 @@ def summarise(
     duration_s = _duration_ns(recorder) / SECOND_NS
     latencies = Latencies(recorder)
     not_served = recorder.refused + recorder.rejected
-    good = latencies.num_good(output.goodput_ms) if output.goodput_ms else None
+    good = latencies.num_good(output.goodput) if output.goodput else None
     bench = {
         "endpoint_type": "kvtwin",
         "backend": "kvtwin",
@@ -71,7 +71,7 @@ def summarise(
     }
     return (
         bench
-        | latencies.statistics(output.percentiles)
+        | latencies.statistics(output.metric_percentiles)
         | _hit_figures(recorder, config)
         | _cache_figures(recorder, config)
         | memory_use(recorder, config)

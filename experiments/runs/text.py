@@ -6,9 +6,9 @@ from typing import Any
 
 from kvtwin.engine.config import VLLM_VERSION
 from kvtwin.experiments.misses.text import miss_rows
-from kvtwin.experiments.options.host_memory import host_rows
-from kvtwin.experiments.options.output import OutputSettings
+from kvtwin.experiments.options.output import OutputOptions
 from kvtwin.experiments.runs.block_metrics import block_metric_rows
+from kvtwin.experiments.runs.host_figures import host_rows
 from kvtwin.experiments.runs.latencies import percentile_name
 from kvtwin.experiments.runs.memory_use import PARTS
 
@@ -21,7 +21,7 @@ _LATENCY_TITLES = {
 }
 
 
-def bench_lines(summary: dict[str, Any], output: OutputSettings) -> list[str]:
+def bench_lines(summary: dict[str, Any], output: OutputOptions) -> list[str]:
     """The part that ``vllm bench serve`` prints, line for line."""
     lines = [_title(" Serving Benchmark Result ", "=")]
     lines += [_row("Successful requests:", summary["completed"]), _row("Failed requests:", summary["failed"])]
@@ -43,12 +43,12 @@ def bench_lines(summary: dict[str, Any], output: OutputSettings) -> list[str]:
         _row("Peak concurrent requests:", f"{summary['max_concurrent_requests']:.2f}"),
         _row("Total token throughput (tok/s):", f"{summary['total_token_throughput']:.2f}"),
     ]
-    for name in output.metrics:
+    for name in output.percentile_metrics:
         title, short = _LATENCY_TITLES[name]
         lines.append(_title(title, "-"))
         lines.append(_row(f"Mean {short} (ms):", f"{summary[f'mean_{name}_ms']:.2f}"))
         lines.append(_row(f"Median {short} (ms):", f"{summary[f'median_{name}_ms']:.2f}"))
-        for percent in map(percentile_name, output.percentiles):
+        for percent in map(percentile_name, output.metric_percentiles):
             lines.append(_row(f"{percent.upper()} {short} (ms):", f"{summary[f'{percent}_{name}_ms']:.2f}"))
     if "spec_decode_num_drafts" in summary:
         lines += _speculation_lines(summary)

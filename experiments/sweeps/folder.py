@@ -18,7 +18,7 @@ import yaml
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.whole import whole_file
 from kvtwin.experiments.files.yaml_files import read_yaml
-from kvtwin.experiments.runs.folder import write_run_folder
+from kvtwin.experiments.records.folder import write_run_folder
 from kvtwin.experiments.sweeps.spec import SweepPoint, SweepSpec
 
 
@@ -114,7 +114,7 @@ def _read_plan(path: Path) -> dict[str, Any]:
 def _plan(spec: SweepSpec) -> dict[str, Any]:
     return {
         "description": spec.description,
-        "points": [{"varied": dict(point.varied), "arguments": list(point.arguments)} for point in spec.points],
+        "points": [{"varied": dict(point.varied), "arguments": point.arguments} for point in spec.points],
     }
 
 

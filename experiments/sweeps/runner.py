@@ -24,7 +24,7 @@ def run_points(
     left = {point.index: point for point in points}
     for _ in range(_MOST_BREAKS):
         with make_executor() as executor:
-            futures = {executor.submit(run_point, point.arguments): point for point in left.values()}
+            futures = {executor.submit(run_point, point.options): point for point in left.values()}
             try:
                 for point, outcome in _finished(futures):
                     del left[point.index]

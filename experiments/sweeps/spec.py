@@ -25,6 +25,8 @@ from typing import Any
 
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.yaml_files import check_mapping, read_yaml
+from kvtwin.experiments.options.reading import command_words, option_key, read_options
+from kvtwin.experiments.options.replay import ReplayOptions
 
 _KEYS = ("description", "trace", "options", "axes", "points", "columns")
 _NOT_OPTIONS = ("out", "json", "help")
@@ -49,15 +51,19 @@ class SweepPoint:
     index: int
     varied: Options
     """The options in which the points differ; the trace may be one."""
-    arguments: tuple[str, ...]
-    """The replay's command line."""
+    options: ReplayOptions
+    named: frozenset[str]
+    """Options that the specification names."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The words of the replay's command line."""
+        return list(command_words(self.options, self.named))
 
     @property
     def label(self) -> str:
         """What tells this point from the others, for people and as the name of a folder."""
-        text = ",".join(f"{name}={_shown(value)}" for name, value in self.varied.items())
-        safe = "".join(letter if letter.isalnum() or letter in "._=,+-" else "_" for letter in text)
-        return f"{self.index:03d}-{safe[:120]}" if safe else f"{self.index:03d}"
+        return point_label(self.index, self.varied)
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,12 @@ class SweepSpec:
 def read_sweep_spec(path: Path, trace: str | None = None) -> SweepSpec:
     """Read a specification; ``trace`` replaces the trace that it names. UserError: file, key, what was expected."""
     data = check_mapping(str(path), read_yaml(path), _KEYS)
-    common = read_options(path, "options", data.get("options") or {})
+    common = named_options(path, "options", data.get("options") or {})
     axes = _axes(path, data.get("axes") or {})
     entries = data.get("points") if data.get("points") is not None else [{}]
     if not isinstance(entries, list) or not entries:
         raise UserError(f"{path}: points: expected a list of mappings")
-    bases = [read_options(path, f"points[{index}]", entry) for index, entry in enumerate(entries)]
+    bases = [named_options(path, f"points[{index}]", entry) for index, entry in enumerate(entries)]
     if trace is None and data.get("trace") is not None:
         trace = str(data["trace"])
     points = []
@@ -94,9 +100,22 @@ def read_sweep_spec(path: Path, trace: str | None = None) -> SweepSpec:
         point_trace = varied.get("trace", trace)
         if point_trace is None:
             raise UserError(f"{path}: trace: expected a workload file, here or on the command line")
-        arguments = (str(point_trace), *command_words(common | varied))
-        points.append(SweepPoint(len(points), varied, arguments))
+        points.append(_point(path, len(points), varied, common | varied | {"trace": str(point_trace)}))
     return SweepSpec(path, str(data.get("description") or ""), tuple(points), _columns(path, data.get("columns")))
+
+
+def _point(path: Path, index: int, varied: Options, options: Options) -> SweepPoint:
+    """One point. UserError: its options are not a replay's, or the sweep's own."""
+    given = {name: value for name, value in options.items() if value is not None}
+    named = frozenset(option_key(name) for name in given)
+    label = point_label(index, varied)
+    try:
+        read = read_options(ReplayOptions, given, "kvtwin replay")
+    except UserError as error:
+        raise UserError(f"{path}: {label}: {error}") from None
+    if read.events or read.kv_events:
+        raise UserError(f"{path}: {label}: --events and --kv-events are for a single replay")
+    return SweepPoint(index, varied, read, named)
 
 
 def _axes(path: Path, data: Any) -> list[list[Options]]:
@@ -129,7 +148,7 @@ def _combinations(axes: list[list[Options]]) -> Iterator[Options]:
         yield merged
 
 
-def read_options(path: Path, where: str, data: Any) -> Options:
+def named_options(path: Path, where: str, data: Any) -> Options:
     """The options that stand ``where`` in ``path``, without dashes. UserError: no mapping, or not for a sweep."""
     if not isinstance(data, dict):
         raise UserError(f"{path}: {where}: expected a mapping of options, got {data!r}")
@@ -151,17 +170,11 @@ def _columns(path: Path, data: Any) -> tuple[str, ...]:
     return tuple(data)
 
 
-def command_words(options: Options) -> Iterator[str]:
-    """Command-line words: true and false are switches, null leaves the option out, lists are several words."""
-    for name, value in options.items():
-        if name == "trace" or value is None:
-            continue
-        if isinstance(value, bool):
-            yield f"--{name}" if value else f"--no-{name}"
-        elif isinstance(value, list):
-            yield from (f"--{name}", *map(str, value))
-        else:
-            yield f"--{name}={value}"
+def point_label(index: int, varied: Options) -> str:
+    """A point's number, and the options in which it differs from others."""
+    text = ",".join(f"{name}={_shown(value)}" for name, value in varied.items())
+    safe = "".join(letter if letter.isalnum() or letter in "._=,+-" else "_" for letter in text)
+    return f"{index:03d}-{safe[:120]}" if safe else f"{index:03d}"
 
 
 def _shown(value: Any) -> str:

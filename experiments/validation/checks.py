@@ -42,7 +42,7 @@ def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRu
     """Every request was told what it is told alone, with no cache; ``executor`` serves nobody any more."""
     from kvtwin.gpu.token_check import check_tokens
 
-    args, model = setting.args, setting.model
+    options, model = setting.options, setting.model
     transcripts = measured.transcripts.transcripts
     with request_progress("checking tokens", len(transcripts)) as advance:
         check = check_tokens(
@@ -50,7 +50,7 @@ def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRu
             executor,
             setting.config,
             transcripts,
-            poisons=args.debug,
+            poisons=options.debug,
             on_progress=advance,
         )
     found = check.found

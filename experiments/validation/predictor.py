@@ -11,7 +11,7 @@ import numpy as np
 from kvtwin.engine.executor import HostCopy, Step
 from kvtwin.experiments.calibration.calibration import quick_calibration, where_and_when
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.options.step_time import step_time_model
+from kvtwin.experiments.setup.step_time import step_time_model
 from kvtwin.experiments.validation.settings import Setting
 from kvtwin.sim.decided_steps import DecidedStep
 from kvtwin.sim.host_link import HostLink
@@ -49,10 +49,10 @@ def make_predictor(setting: Setting, executor: DeviceExecutor) -> Predictor:
 
 
 def _step_time(setting: Setting, executor: DeviceExecutor) -> StepTimeModel:
-    if setting.args.step_time == "roofline":
+    if setting.options.step_time == "roofline":
         raise UserError("--step-time roofline: no data sheet says how fast --device is; give a file, linear or zero")
-    if setting.args.step_time is not None:
-        return step_time_model(setting.args.step_time, setting.sizing.inputs)
+    if setting.options.step_time is not None:
+        return step_time_model(setting.options.step_time, setting.sizing.inputs)
     print(
         "kvtwin: measuring step times, for 10 s at most (--step-time FILE takes those of `kvtwin calibrate`)",
         file=sys.stderr,

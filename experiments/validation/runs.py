@@ -12,11 +12,11 @@ from kvtwin.engine.executed_step import ExecutedStep
 from kvtwin.experiments.files.interruption import InterruptibleExecutor
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.host_memory import host_figures
-from kvtwin.experiments.runs import executed_steps
+from kvtwin.experiments.records import executed_steps
+from kvtwin.experiments.records.folder import run_files
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress, run_configuration, run_context
-from kvtwin.experiments.runs.folder import run_files
 from kvtwin.experiments.runs.summary import summarise
-from kvtwin.experiments.validation.facts import Pairs
+from kvtwin.experiments.runs.paired_latencies import Pairs
 from kvtwin.experiments.validation.predictor import Predictor
 from kvtwin.experiments.validation.settings import Setting
 from kvtwin.experiments.validation.transcripts import Transcripts
@@ -56,7 +56,7 @@ def measure(setting: Setting, executor: DeviceExecutor) -> MeasuredRun:
         simulation = setting.simulation(interruptible, advance)
         decisions = DecisionRecorder(simulation.scheduler)
         simulation.observers += [misses, decisions, transcripts]
-        if setting.args.debug:
+        if setting.options.debug:
             executor.poison(simulation.scheduler.kv_cache.pool)
         try:
             with interruptible.listening():
@@ -102,10 +102,10 @@ def _files(
     stopwatch: Stopwatch,
 ) -> dict[str, bytes]:
     """A run's folder, of the same shape for both runs."""
-    args, load, sizing, config = setting.args, setting.load, setting.sizing, setting.config
+    options, load, sizing, config = setting.options, setting.load, setting.sizing, setting.config
     context = run_context(sizing, load, recorder)
-    summary = summarise(recorder, config, sizing.plan, context, setting.output)
+    summary = summarise(recorder, config, sizing.plan, context, setting.options)
     summary |= host_figures(recorder, sizing, link) | misses.figures()
-    summary |= {"num_warmup_requests": args.warmup_requests, "num_unsorted": setting.workload.num_unsorted}
-    configuration = run_configuration("validate", args, sizing, setting.model.device_name, config, step_time)
+    summary |= {"num_warmup_requests": options.warmup_requests, "num_unsorted": setting.workload.num_unsorted}
+    configuration = run_configuration("validate", options, sizing, setting.model.device_name, config, step_time)
     return run_files(recorder, configuration, summary | {"verdicts": []}, stopwatch.facts())

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from kvtwin.experiments.options.step_time import load_step_time
-from kvtwin.experiments.runs.executed_steps import NAME, executed_file
-from kvtwin.experiments.runs.folder import run_files, write_run_folder
+from kvtwin.experiments.records.executed_steps import NAME, executed_file
+from kvtwin.experiments.records.folder import run_files, write_run_folder
 from kvtwin.sim.calibrated import CalibratedStepTime
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.step_shape import StepShape

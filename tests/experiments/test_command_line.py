@@ -8,9 +8,9 @@ import time
 from importlib import import_module
 
 import pytest
+from kvtwin.experiments.options.parser import CommandParser
 
 from kvtwin.experiments.command_line import COMMANDS
-from kvtwin.experiments.options.parser import CommandParser
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row
 
 HEAVY = ("numpy", "pandas", "pyarrow", "simpy", "yaml", "tqdm", "torch", "numba")

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.reader import Run
 
 SERVER = ("--max-model-len", 2048, "--step-time", "roofline")
 

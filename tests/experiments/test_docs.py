@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from kvtwin.experiments.options.parser import CommandParser
 
 from kvtwin.experiments.command_line import COMMANDS
-from kvtwin.experiments.options.parser import CommandParser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

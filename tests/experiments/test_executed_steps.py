@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kvtwin.engine.executed_step import ExecutedStep
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.runs.executed_steps import NAME, executed_file, read_executed_steps
-from kvtwin.experiments.runs.folder import run_files, write_run_folder
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.executed_steps import NAME, executed_file, read_executed_steps
+from kvtwin.experiments.records.folder import run_files, write_run_folder
+from kvtwin.experiments.records.reader import Run
 from tests.sim.measured_run import Measured, configurations, measure, modes, settings_of_servers, workloads
 from tests.sim.row_executor import FAULTS
 

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvtwin.experiments.commands.demo import DEMO_OPTIONS
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.reader import Run
 from kvtwin.sim.block_changes import BlockChange
 from tests.experiments.conftest import SMALL_SERVER
 

@@ -3,11 +3,11 @@
 from dataclasses import fields
 
 import pytest
+from kvtwin.experiments.options.parser import CommandParser
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.commands import replay as replay_command
 from kvtwin.experiments.options.engine import ENGINE_FLAGS, add_engine_arguments, flag_of
-from kvtwin.experiments.options.parser import CommandParser
 from kvtwin.experiments.options.refused import NOT_MODELLED
 from tests.experiments.conftest import SMALL_SERVER
 

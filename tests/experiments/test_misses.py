@@ -305,7 +305,7 @@ def test_the_verdict_on_evictions(kvtwin, summary_of, chat):
 
 
 def test_the_warm_up_is_served_and_not_counted(kvtwin, summary_of, chat, tmp_path):
-    from kvtwin.experiments.runs.reader import Run
+    from kvtwin.experiments.records.reader import Run
 
     options = (*TIGHT, "--max-concurrency", "1", "--step-time", "roofline")
     assert kvtwin("replay", chat, *SMALL_SERVER, *options, "--out", tmp_path / "all").code == 0

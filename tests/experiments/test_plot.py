@@ -6,7 +6,7 @@ import yaml
 
 from kvtwin.experiments.pictures import run as run_pictures
 from kvtwin.experiments.pictures import shares
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.sweeps.folder import read_sweep
 from tests.experiments.conftest import SMALL_SERVER
 

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import yaml
+from kvtwin.experiments.commands.replay_command import replay_command
+from kvtwin.experiments.options.parser import CommandParser
 from matplotlib.image import imread
 
 from kvtwin.experiments.command_line import main
 from kvtwin.experiments.commands.demo import DEMO_OPTIONS
 from kvtwin.experiments.commands.replay import add_arguments
-from kvtwin.experiments.commands.replay_command import replay_command
-from kvtwin.experiments.options.parser import CommandParser
+from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.report_page import block_map as block_maps
 from kvtwin.experiments.report_page.block_map import CACHED, FREE, PRIVATE, SHARED, pool_states
-from kvtwin.experiments.runs.reader import Run
 from tests.experiments.conftest import SMALL_SERVER
 
 FLAGS = (

@@ -4,12 +4,12 @@ import argparse
 import json
 
 import pytest
+from kvtwin.experiments.options.parser import CommandParser
 
 from kvtwin.experiments.commands import gpus as list_gpus
 from kvtwin.experiments.commands import models as list_models
 from kvtwin.experiments.commands import size
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.options.parser import CommandParser
 from kvtwin.experiments.options.sizing import add_sizing_arguments, parse_bytes, resolve_sizing
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kvtwin.experiments.options.parser import CommandParser
 
 from kvtwin.experiments.commands.trace_inspect import add_arguments, run
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.options.parser import CommandParser
 from kvtwin.experiments.traces.facts import inspect_workload
 from kvtwin.workloads import (
     FORMATS,

@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin
 
 import torch
 
-from kvtwin.experiments.runs.executed_steps import read_executed_steps
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.executed_steps import read_executed_steps
+from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.validation.facts import DECISIONS
 from kvtwin.gpu.decoder import Decoder
 from kvtwin.gpu.executor import DeviceExecutor

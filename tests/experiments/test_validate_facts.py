@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvtwin.experiments.runs.reader import Run
-from kvtwin.experiments.validation.facts import DECISIONS, Pairs, paired_latencies, validation_facts
+from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.runs.paired_latencies import Pairs, paired_latencies
+from kvtwin.experiments.validation.facts import DECISIONS, validation_facts
 from kvtwin.experiments.validation.predictor import Predictor
 from kvtwin.experiments.validation.runs import MeasuredRun, step_times
 from kvtwin.experiments.validation.text import text_lines

@@ -11,9 +11,9 @@ import numpy as np
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.misses.text import why_low, why_no_hits
-from kvtwin.experiments.options.load import Load
 from kvtwin.experiments.runs.latencies import as_array
 from kvtwin.sim.recording import NEVER, Recorder
+from kvtwin.workloads.load import Load
 from kvtwin.workloads.prefixes.chains import prefix_chain
 from kvtwin.workloads.prefixes.infinite_cache import InfiniteCache
 from kvtwin.workloads.request_record import RequestRecord

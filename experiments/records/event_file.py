@@ -18,7 +18,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.runs.reader import Run
+from kvtwin.experiments.records.reader import Run
 from kvtwin.sim.step_events import StepEvents
 
 NAME = "events.parquet"

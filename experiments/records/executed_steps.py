@@ -14,8 +14,8 @@ from typing import Any
 
 from kvtwin.engine.executed_step import ExecutedStep
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.runs.folder import parquet_bytes
-from kvtwin.experiments.runs.reader import Run, read_arrow
+from kvtwin.experiments.records.folder import parquet_bytes
+from kvtwin.experiments.records.reader import Run, read_arrow
 from kvtwin.sim.decided_steps import DecidedStep
 from kvtwin.sim.step_shape import StepShape
 

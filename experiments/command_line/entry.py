@@ -1,0 +1,53 @@
+"""Runs one command, and turns what the user can put right into one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from kvtwin.experiments.errors import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 for a run that did not succeed, 2 for a mistake in the input."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold anything
+    from kvtwin.experiments.command_line.application import run_words
+    from kvtwin.workloads.errors import WorkloadError
+
+    try:
+        exit_code = run_words(list(sys.argv[1:] if arguments is None else arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return exit_code
+    except (UserError, WorkloadError) as error:
+        _complain(f"error: {error}")
+        return 2
+    except KeyboardInterrupt as interrupt:
+        _complain(str(interrupt) or "interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`kvtwin ... | head`).
+        _drop_output()
+        return 1
+    except OSError as error:
+        _complain(f"error: {error}")
+        _drop_output()
+        return 1
+    except MemoryError:
+        _complain("error: out of memory")
+        return 1
+
+
+def _complain(text: str) -> None:
+    if sys.stderr is not None:
+        print(f"kvtwin: {' '.join(text.splitlines())}", file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Nobody can read standard output: keep the interpreter from complaining of it at exit."""
+    with contextlib.suppress(AttributeError, io.UnsupportedOperation):  # there is no output, or it is not a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

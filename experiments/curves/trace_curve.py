@@ -1,0 +1,79 @@
+"""The curve that options ask for: of a trace, with the caches of GPUs marked on it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from kvtwin.engine.sizing.group_planning import SizingError
+from kvtwin.experiments.curves.facts import Mark, curve_facts
+from kvtwin.experiments.curves.simulated_points import simulated_points
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.options.curve import CurveOptions
+from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
+from kvtwin.workloads.workload import Workload
+
+
+def curve_of_options(options: CurveOptions, workload: Workload) -> dict[str, Any]:
+    """The curve of ``workload`` as plain data; drawn, too, with ``--plot``. UserError: options that cannot be."""
+    marks, max_model_len = _marks(options)
+    _check_picture(options)
+    facts = curve_facts(
+        workload,
+        options.block_size,
+        max_model_len,
+        list(options.at),
+        marks,
+        options.sample,
+        with_line=options.plot is not None,
+    )
+    if options.plot:
+        _draw(options, facts)
+    return facts
+
+
+def _check_picture(options: CurveOptions) -> None:
+    """UserError, before anything is computed: a picture that cannot be drawn."""
+    if options.runs and not options.plot:
+        raise UserError("--runs: points of a picture, so they need --plot")
+    if options.plot and options.plot.suffix.lower() not in (".png", ".svg"):
+        raise UserError(f"--plot {options.plot}: expected a file that ends in .png or .svg")
+
+
+def _draw(options: CurveOptions, facts: dict[str, Any]) -> None:
+    simulated = {str(folder): simulated_points(folder, facts) for folder in options.runs}
+    from kvtwin.experiments.pictures.curve import capacity_curve
+    from kvtwin.experiments.pictures.figure import save_as
+
+    try:
+        save_as(capacity_curve(facts, simulated), options.plot)
+    except OSError as error:
+        raise UserError(f"--plot {options.plot}: {error.strerror or error}") from None
+
+
+def _marks(options: CurveOptions) -> tuple[list[Mark], int]:
+    """The cache of every GPU and memory fraction asked for, and the longest request that any of them takes."""
+    fractions = options.memory_fractions
+    if not options.model:
+        if options.gpu or fractions:
+            raise UserError("--gpu and --memory-fractions: need --model")
+        return [], options.max_model_len if options.max_model_len and options.max_model_len > 0 else sys.maxsize
+    marks, longest = [], 0
+    for gpu in options.gpu.split(",") if options.gpu else [None]:
+        for fraction in fractions or (options.gpu_memory_utilization,):
+            inputs = resolve_inputs(replace(options, gpu=gpu, gpu_memory_utilization=fraction))
+            name = f"{gpu or 'no GPU'} at {fraction:g}"
+            try:
+                plan = plan_sizing(inputs).plan
+            except SizingError:
+                marks.append(Mark(name, None))
+                longest = max(longest, inputs.max_model_len)
+                continue
+            if len(plan.groups) != 1 or plan.groups[0].kind != "full_attention":
+                raise UserError(
+                    f"{inputs.shape.name}: the curve is for one group of full attention; replay such a model"
+                )
+            marks.append(Mark(name, plan.num_blocks))
+            longest = max(longest, plan.max_model_len)
+    return marks, longest

@@ -1,0 +1,57 @@
+"""The replay that is told about, and the request that was asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from difflib import get_close_matches
+
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.narration.narrator import Narrator
+from kvtwin.experiments.narration.text import narration_lines
+from kvtwin.experiments.options.explain import ExplainOptions
+from kvtwin.experiments.runs.replay import replay
+from kvtwin.experiments.setup.load import shape_load
+from kvtwin.experiments.setup.trace import open_trace
+from kvtwin.sim.requests import RequestFactory, sample_ids
+from kvtwin.workloads.request_record import RequestRecord
+
+
+def explain(options: ExplainOptions) -> int:
+    """Explain a request. UserError: no request has the id. Exit code 1 when it did not come to its end."""
+    record, request_id = _find(options)
+    narrators: list[Narrator] = []
+    refusals: list[str | None] = []
+
+    def observe(scheduler: Scheduler, now_ns: Callable[[], int]) -> Narrator:
+        narrators.append(Narrator(request_id, scheduler, now_ns))
+        factory = RequestFactory(scheduler.keys, scheduler.config.max_model_len, ignore_eos=options.ignore_eos)
+        refusals.append(factory.refusal(record))
+        return narrators[0]
+
+    replayed = replay(options, observe=observe)
+    events = narrators[0].events
+    never = f"never reached the scheduler: {refusals[0] or 'what it waits for never came'}"
+    if options.json:
+        print(json.dumps({"request": request_id, "events": [asdict(event) for event in events]}, indent=2))
+    else:
+        print("\n".join(replayed.heading))
+        print(f"\nrequest {request_id} ({record.source})")
+        print("\n".join(narration_lines(events)) if events else never)
+    return 0 if events and events[-1].kind == "end" else 1
+
+
+def _find(options: ExplainOptions) -> tuple[RequestRecord, str]:
+    """The record that was asked for, and the engine's id of its request: with several samples, the first, or one."""
+    ids = []
+    for record in shape_load(options, open_trace(options.trace, options)):
+        samples = sample_ids(record)
+        if options.request in samples:
+            return record, options.request
+        if options.request == record.request_id:
+            return record, samples[0]
+        ids.append(record.request_id)
+    near = get_close_matches(options.request, ids, n=3, cutoff=0.0)
+    raise UserError(f"--request: {options.trace} has no request {options.request!r}; nearest: {', '.join(near)}")

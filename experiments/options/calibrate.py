@@ -1,0 +1,28 @@
+"""The options of ``kvtwin calibrate``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtwin.experiments.options.device import DeviceOptions
+from kvtwin.experiments.options.fields import option
+from kvtwin.experiments.options.kinds import File, Number, Text, Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(DeviceOptions):
+    """What to measure."""
+
+    model: str = option("tiny", Text("NAME"), "name from `kvtwin models`, or a path to a config.json")
+    max_model_len: int | None = option(None, Whole("TOKENS", 2), "longest context (else 4096 on a CPU, 32768 on a GPU)")
+    max_num_seqs: int | None = option(None, Whole("SEQS"), "most requests per step (else 32, 256)")
+    max_num_batched_tokens: int | None = option(None, Whole("TOKENS"), "most tokens per step (else 2048, 8192)")
+    block_size: int = option(16, Whole("TOKENS"), "tokens per block")
+    num_gpu_blocks_override: int | None = option(
+        None, Whole("BLOCKS", 2), "blocks of the cache (else 2049 on a CPU; on a GPU as many as fit)"
+    )
+    limit_s: float = option(180.0, Number("SECONDS", 0, above=True), "measure no longer than this")
+    seed: int = option(0, Whole("N", 0), "of random weights")
+    run: Path | None = option(None, File("RUN"), "measure nothing: fit the steps of this measured run", flag="--from")
+    out: Path | None = option(None, File(), "a new YAML file (else it is printed)")

@@ -1,0 +1,36 @@
+"""The options of ``kvtwin curve``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtwin.experiments.options.fields import option
+from kvtwin.experiments.options.kinds import File, Number, Several, Whole
+from kvtwin.experiments.options.limit import SHARE
+from kvtwin.experiments.options.output import JsonOption
+from kvtwin.experiments.options.sizing import SizingOptions
+from kvtwin.experiments.options.trace import TraceOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveOptions(TraceOptions, SizingOptions, JsonOption):
+    """The curve."""
+
+    at: tuple[int, ...] = option(
+        (), Several(Whole("BLOCKS", 2)), "sizes to print, such as 10000,40000 (else round ones)"
+    )
+    memory_fractions: tuple[float, ...] = option(
+        (), Several(SHARE), "of each --gpu, such as 0.5,0.7,0.92 (else --gpu-memory-utilization)"
+    )
+    sample: float | None = option(
+        None,
+        Number("SHARE", 1e-6, 1, above=True),
+        "estimate from this share of the blocks, with its error: for traces too large for memory",
+    )
+    plot: Path | None = option(None, File(), "draw the curve as FILE, .png or .svg")
+    runs: tuple[Path, ...] = option(
+        (),
+        Several(File("DIR"), many_words=True),
+        "with --plot: runs and sweeps (--out) to draw as points",
+    )

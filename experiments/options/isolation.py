@@ -1,0 +1,17 @@
+"""The options of ``kvtwin isolation``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtwin.experiments.options.fields import argument
+from kvtwin.experiments.options.kinds import File
+from kvtwin.experiments.options.output import JsonOption
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsolationOptions(JsonOption):
+    """What is measured."""
+
+    spec: Path | None = argument(File("CONFIG.yaml"), "what to measure (else as bundled)", None)

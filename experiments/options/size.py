@@ -1,0 +1,32 @@
+"""The options of ``kvtwin size``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvtwin.experiments.options.engine import EngineOptions
+from kvtwin.experiments.options.fields import fields_of, option
+from kvtwin.experiments.options.host_memory import HostMemoryOptions
+from kvtwin.experiments.options.kinds import Text
+from kvtwin.experiments.options.output import JsonOption
+from kvtwin.experiments.options.sizing import SizingOptions
+from kvtwin.experiments.options.speculation import SpeculationOptions
+from kvtwin.experiments.options.trace import FormatOptions
+
+_NO_SIZE = "does not decide the size of the cache; `kvtwin replay` takes it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions(SizingOptions, FormatOptions, JsonOption):
+    """The trace."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED} | {
+        flag: _NO_SIZE
+        for options in (EngineOptions, SpeculationOptions, HostMemoryOptions)
+        for field in fields_of(options)
+        for flag in (field.flag, *field.aliases)
+    }
+
+    trace: str | None = option(None, Text("TRACE"), "workload file: tell how many requests of its lengths fit")

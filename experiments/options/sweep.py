@@ -1,0 +1,27 @@
+"""The options of ``kvtwin sweep``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtwin.experiments.options.fields import argument, option
+from kvtwin.experiments.options.kinds import File, Switch, Text, Whole
+from kvtwin.experiments.options.output import JsonOption
+
+WORKERS = Whole("N", 1, 1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(JsonOption):
+    """The sweep."""
+
+    spec: Path = argument(File("SPEC.yaml"), "what to replay")
+    trace: str | None = argument(Text("TRACE"), "workload file, instead of the specification's", None)
+    out: Path | None = option(None, File("DIR"), "keep every run, and one table, in a new folder")
+    resume: bool = option(False, Switch(has_off=False), "go on with --out DIR: replay only what is missing")
+    dry_run: bool = option(
+        False, Switch(has_off=False), "check the specification and print the replays, without running them"
+    )
+    workers: int | None = option(None, WORKERS, "processes of this machine (else one per CPU)")
+    dask: str | None = option(None, Text("ADDRESS"), "run on a Dask cluster, such as tcp://host:8786 (extra: dask)")

@@ -1,0 +1,1 @@
+"""The folder that a run leaves: its files, whole, and how they are read again."""

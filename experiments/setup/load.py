@@ -1,0 +1,44 @@
+"""From the options to the load that they ask for."""
+
+from __future__ import annotations
+
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.setup.sessions import play_sessions
+from kvtwin.workloads.formats.json_rows import LAST_NS
+from kvtwin.workloads.load import Load
+from kvtwin.workloads.time_units import SECOND_NS
+from kvtwin.workloads.workload import Workload
+
+
+def shape_load(options: ReplayOptions, workload: Workload) -> Load:
+    """The load of the command line. UserError: settings that exclude each other, or arrivals beyond the clock."""
+    if options.request_rate is not None and options.rate_scale != 1.0:
+        raise UserError("--request-rate and --rate-scale exclude each other: one replaces, one scales arrival times")
+    if options.burstiness != 1.0 and options.request_rate is None and options.session_rate is None:
+        raise UserError("--burstiness: needs --request-rate or --session-rate")
+    played = play_sessions(options, workload)
+    if not workload.reader.has_session_starts and not (
+        options.session_rate or options.concurrent_sessions or options.max_concurrency
+    ):
+        raise UserError(
+            f"--session-rate: needed, because the sessions of a {workload.format_name} file have no start times "
+            "(inf: all at once); or --concurrent-sessions, or --max-concurrency"
+        )
+    sent = played or workload
+    num_requests = min(len(sent), options.num_prompts or len(sent))
+    if sent.last_arrival_ns > LAST_NS * options.rate_scale:
+        raise UserError(f"--rate-scale: {options.rate_scale:g} stretches the trace beyond 292 years")
+    if options.request_rate is not None and num_requests / options.request_rate > LAST_NS / SECOND_NS:
+        raise UserError(f"--request-rate: {options.request_rate:g} stretches the trace beyond 292 years")
+    return Load(
+        sent,
+        num_requests,
+        options.rate_scale,
+        options.request_rate,
+        options.session_rate,
+        options.burstiness,
+        options.max_concurrency,
+        options.seed,
+        options.parallel_samples,
+    )

@@ -1,0 +1,212 @@
+"""From the options to a planned cache: what a server would know before it plans its cache, and the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kvtwin.engine.sizing.cache_plan import CachePlan, plan_cache
+from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError
+from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES
+from kvtwin.engine.sizing.memory_budget import (
+    GivenBytes,
+    MemoryBudget,
+    default_max_num_batched_tokens,
+    default_max_num_seqs,
+    memory_budget,
+)
+from kvtwin.engine.sizing.model_cache import cache_layers
+from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
+from kvtwin.experiments.catalogue.catalogue import load_gpu, load_model
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.options.sizing import SizingOptions
+from kvtwin.sim.gpu_spec import GpuSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingInputs:
+    """The resolved options: what a server would know before it plans its cache.
+
+    ``budgets`` has one entry per pipeline rank and is empty where memory is given verbatim or blocks are.
+    """
+
+    shape: ModelShape
+    gpu: GpuSpec | None
+    budgets: tuple[MemoryBudget, ...]
+    rank_layers: tuple[tuple[CacheLayer, ...], ...]
+    available_bytes: tuple[int, ...]
+    block_size: int
+    kv_cache_dtype: str
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    max_model_len: int
+    auto_fit_max_model_len: bool
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    async_scheduling: bool
+    enable_prefix_caching: bool
+    num_gpu_blocks_override: int | None
+    disable_hybrid_kv_cache_manager: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SizingResult:
+    """A planned cache with the inputs that led to it.
+
+    ``blocks_interval`` is the least and most blocks if every estimate errs in one direction, or None where
+    nothing was estimated.
+    """
+
+    inputs: SizingInputs
+    plan: CachePlan
+    blocks_interval: tuple[int, int] | None
+
+
+def resolve_sizing(options: SizingOptions) -> SizingResult:
+    """The planned cache. UserError: a bad option, or vLLM's message where the server would not start."""
+    inputs = resolve_inputs(options)
+    try:
+        return plan_sizing(inputs)
+    except SizingError as error:
+        raise UserError(str(error)) from None
+
+
+def resolve_inputs(options: SizingOptions) -> SizingInputs:
+    """The options with defaults filled in. UserError: missing, contradictory or out of range."""
+    if not options.model:
+        raise UserError("--model is needed: a name from `kvtwin models` or a path to a config.json")
+    if options.max_model_len == 0:
+        raise UserError("--max-model-len: expected at least 1, or -1 for the longest that fits, got 0")
+    shape = _with_dtype(load_model(options.model), options.dtype)
+    shape = _with_state_dtypes(shape, options.mamba_cache_dtype, options.mamba_ssm_cache_dtype)
+    gpu = load_gpu(options.gpu) if options.gpu else None
+    notes = list(shape.notes)
+    if options.block_size % 16:
+        notes.append(f"block size {options.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
+    if any(layer.spec.is_latent for layer in shape.layers) and options.block_size % 64:
+        notes.append("MLA kernels of vLLM on GPUs want blocks of 64 tokens or a multiple")
+    batched_tokens, num_seqs = _batch_limits(options, gpu, notes)
+    max_model_len = shape.max_position_tokens if options.max_model_len in (None, -1) else options.max_model_len
+    if max_model_len > shape.max_position_tokens:
+        raise UserError(f"--max-model-len {max_model_len} is more than the model's {shape.max_position_tokens} tokens")
+    try:
+        rank_layers = cache_layers(
+            shape,
+            block_size=options.block_size,
+            kv_cache_dtype=options.kv_cache_dtype,
+            tensor_parallel_size=options.tensor_parallel_size,
+            pipeline_parallel_size=options.pipeline_parallel_size,
+        )
+        budgets = _budgets(options, shape, gpu, batched_tokens, num_seqs)
+    except ModelConfigError as error:
+        raise UserError(f"{error} (--weight-bytes)") from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if budgets:
+        available_bytes = tuple(budget.available_bytes for budget in budgets)
+    else:
+        available_bytes = (options.kv_cache_memory_bytes or 0,) * options.pipeline_parallel_size
+    return SizingInputs(
+        shape=shape,
+        gpu=gpu,
+        budgets=budgets,
+        rank_layers=tuple(tuple(layers) for layers in rank_layers),
+        available_bytes=available_bytes,
+        block_size=options.block_size,
+        kv_cache_dtype=options.kv_cache_dtype,
+        tensor_parallel_size=options.tensor_parallel_size,
+        pipeline_parallel_size=options.pipeline_parallel_size,
+        max_model_len=max_model_len,
+        auto_fit_max_model_len=options.max_model_len == -1,
+        max_num_batched_tokens=batched_tokens,
+        max_num_seqs=num_seqs,
+        async_scheduling=options.async_scheduling,
+        enable_prefix_caching=options.enable_prefix_caching is not False,
+        num_gpu_blocks_override=options.num_gpu_blocks_override,
+        disable_hybrid_kv_cache_manager=options.disable_hybrid_kv_cache_manager,
+        notes=tuple(notes),
+    )
+
+
+def plan_sizing(inputs: SizingInputs) -> SizingResult:
+    """Plan the cache. SizingError, with vLLM's message: the server would not start."""
+    batches = inputs.pipeline_parallel_size + inputs.async_scheduling  # steps under way at once
+    plan = plan_cache(
+        inputs.rank_layers,
+        inputs.available_bytes,
+        max_model_len=inputs.max_model_len,
+        in_flight_tokens=inputs.max_num_batched_tokens * batches,
+        auto_fit_max_model_len=inputs.auto_fit_max_model_len,
+        num_gpu_blocks_override=inputs.num_gpu_blocks_override,
+        disable_hybrid_kv_cache_manager=inputs.disable_hybrid_kv_cache_manager,
+        mamba_blocks=2 if inputs.enable_prefix_caching else 1,
+    )
+    interval = None
+    if inputs.budgets and inputs.num_gpu_blocks_override is None:
+        pairs = list(zip(inputs.budgets, plan.block_bytes, strict=True))
+        low, high = (min(b.available_interval[side] // size for b, size in pairs) for side in (0, 1))
+        interval = (max(0, low), high) if low != high else None
+    return SizingResult(inputs, plan, interval)
+
+
+def _with_dtype(shape: ModelShape, dtype: str) -> ModelShape:
+    if dtype == "auto":
+        return shape
+    name = {"half": "float16", "float": "float32"}.get(dtype, dtype)
+    size = float(DTYPE_BYTES[name])
+    fmt = shape.weight_format if shape.quantization else WeightFormat(name, size, size, size)
+    return replace(shape, dtype=name, weight_format=fmt)
+
+
+def _with_state_dtypes(shape: ModelShape, conv_dtype: str, ssm_dtype: str) -> ModelShape:
+    changes = {"conv_dtype": conv_dtype, "ssm_dtype": ssm_dtype}
+    changes = {name: dtype for name, dtype in changes.items() if dtype != "auto"}
+    if not changes:
+        return shape
+    if not any(layer.spec.kind == "mamba" for layer in shape.layers):
+        flag = "--mamba-cache-dtype" if "conv_dtype" in changes else "--mamba-ssm-cache-dtype"
+        raise UserError(f"{flag}: {shape.name} has no state-space layers")
+    layers = [replace(layer, spec=replace(layer.spec, **changes)) for layer in shape.layers]
+    return replace(shape, layers=tuple(layers))
+
+
+def _batch_limits(options: SizingOptions, gpu: GpuSpec | None, notes: list[str]) -> tuple[int, int]:
+    memory_bytes, name = (gpu.memory_bytes, gpu.name) if gpu else (80 << 30, "")
+    if gpu is None and (options.max_num_batched_tokens is None or options.max_num_seqs is None):
+        notes.append("without --gpu, batch limits default to vLLM's for GPUs of 70 to 160 GiB")
+    tokens = options.max_num_batched_tokens or default_max_num_batched_tokens(memory_bytes, name)
+    num_seqs = options.max_num_seqs or default_max_num_seqs(memory_bytes, name, tokens)
+    if tokens < num_seqs:
+        raise UserError(f"--max-num-batched-tokens: expected at least max_num_seqs ({num_seqs}), got {tokens}")
+    return tokens, num_seqs
+
+
+def _budgets(
+    options: SizingOptions, shape: ModelShape, gpu: GpuSpec | None, batched_tokens: int, num_seqs: int
+) -> tuple[MemoryBudget, ...]:
+    if options.kv_cache_memory_bytes is not None:
+        return ()
+    if gpu is None:
+        if options.num_gpu_blocks_override is not None:
+            return ()
+        raise UserError("--gpu is needed, or --kv-cache-memory-bytes, or --num-gpu-blocks-override")
+    given = GivenBytes(
+        weights=options.weight_bytes,
+        activation_peak=options.activation_peak_bytes,
+        cuda_graphs=options.cuda_graph_bytes,
+        other=options.other_bytes,
+    )
+    return tuple(
+        memory_budget(
+            shape,
+            total_bytes=gpu.memory_bytes,
+            utilization=options.gpu_memory_utilization,
+            max_num_batched_tokens=batched_tokens,
+            max_num_seqs=num_seqs,
+            tensor_parallel_size=options.tensor_parallel_size,
+            pipeline_parallel_size=options.pipeline_parallel_size,
+            rank=rank,
+            given=given,
+        )
+        for rank in range(options.pipeline_parallel_size)
+    )

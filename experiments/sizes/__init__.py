@@ -1,0 +1,1 @@
+"""A planned cache as text and as plain data."""

@@ -1,0 +1,108 @@
+"""Both runs of a validation, their comparison and the checks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from kvtwin.engine.config import VLLM_VERSION
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.options.validate import ValidateOptions
+from kvtwin.experiments.records.folder import write_run_folder
+from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.setup.device import device_errors
+from kvtwin.experiments.setup.step_time import step_time_title
+from kvtwin.experiments.sizes.text import capacity_line
+from kvtwin.experiments.validation.checks import same_decisions, same_tokens
+from kvtwin.experiments.validation.facts import validation_facts
+from kvtwin.experiments.validation.predictor import Predictor, make_predictor
+from kvtwin.experiments.validation.runs import measure, predict, step_times
+from kvtwin.experiments.validation.settings import Setting, resolve
+from kvtwin.gpu.errors import DeviceError
+
+_SPEC_KEYS = ("trace", "options")
+
+
+def validate(options: ValidateOptions, folder: Path) -> dict[str, Any]:
+    """Both runs, the comparison and the checks; what ``--out`` keeps is written into ``folder``.
+
+    UserError: a setting that cannot be, or the device's memory is used up. ``--out`` keeps what was run then, and when
+    the user interrupts.
+    """
+    setting = resolve(options)
+    for warning in setting.workload.warnings:
+        print(f"kvtwin: warning: {warning}", file=sys.stderr)
+    with device_errors():
+        executor = setting.model.executor(
+            setting.config, temperature=options.temperature, seed=options.seed, records=True
+        )
+        predictor = make_predictor(setting, executor)
+        measured = measure(setting, executor)
+    write_run_folder(folder / "measured", measured.files)
+    try:
+        if measured.failure:
+            raise measured.failure
+        records = measured.transcripts.with_outputs(setting.records)
+        write_run_folder(folder / "predicted", predict(setting, records, predictor))
+        checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executor, measured)}
+    except DeviceError as error:
+        raise UserError(_kept(options, folder, str(error))) from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_kept(options, folder, "interrupted")) from None
+    runs = Run(folder / "measured"), Run(folder / "predicted")
+    times = step_times(measured, predictor)
+    facts = {"heading": _heading(setting, predictor, runs[0])} | validation_facts(*runs, times)
+    facts |= {"checks": checks, "verdict": _verdict(facts, checks)}
+    if options.out:
+        from kvtwin.experiments.pictures.figure import save_as
+        from kvtwin.experiments.pictures.validation import validation
+
+        (folder / "comparison.json").write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n")
+        save_as(validation(*runs, times), folder / "validate.png")
+    return facts
+
+
+def _kept(options: ValidateOptions, folder: Path, failure: str) -> str:
+    """Keep the record of a run that ended early; what is to be said of it."""
+    if not options.out:
+        return f"{failure}; --out DIR keeps the record of what ran"
+    write_run_folder(options.out, {}, folder)
+    return f"{failure}; {options.out / 'measured'} has the record of what ran"
+
+
+def _heading(setting: Setting, predictor: Predictor, measured: Run) -> list[str]:
+    options, sizing, model = setting.options, setting.sizing, setting.model
+    inputs = sizing.inputs
+    shorter = f", lengths x {options.length_scale:g}" if options.length_scale != 1 else ""
+    weights = f"weights of {options.weights}" if options.weights else f"random weights (seed {options.seed})"
+    origin = ", measured just before"
+    if options.step_time:
+        origin = "" if options.step_time == predictor.step_time.name else f", {options.step_time}"
+    return [
+        f"kvtwin validate (models vLLM {VLLM_VERSION})",
+        f"trace   {options.trace} ({setting.workload.format_name}): {len(setting.records):,} requests{shorter}",
+        f"server  {inputs.shape.name}, {inputs.shape.dtype}, {weights}, on {model.device_name}, "
+        f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
+        f"step time  {step_time_title(predictor.step_time)}{origin}",
+        *(f"note    {note}" for note in inputs.notes),
+        *(f"note    not served: {count:,}, {why}" for why, count in _not_served(measured.summary).items()),
+        capacity_line(sizing.plan),
+    ]
+
+
+def _not_served(summary: dict[str, Any]) -> dict[str, int]:
+    """Requests by the reason why nothing can be compared of them."""
+    hanging = {"left when nothing could move any more": summary["unfinished"]} if summary["unfinished"] else {}
+    return summary["rejected_by_reason"] | hanging
+
+
+def _verdict(facts: dict[str, Any], checks: dict[str, Any]) -> str:
+    """One line about it all."""
+    failed = [name.replace("_", " ") for name, check in checks.items() if not check["passed"]]
+    if failed:
+        return f"FAILED: {' and '.join(failed)}"
+    error = facts["step_time"]["median_error"]
+    steps = "" if error is None else f"; steps are predicted within {error:.1%} (median)"
+    return f"passed: the same decisions and the same tokens{steps}"
