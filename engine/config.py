@@ -11,9 +11,6 @@ from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.retention import parse_retention
 from kvtwin.engine.speculation import Speculation
 
-VLLM_VERSION = "0.33.0"
-"""The vLLM release whose decisions the engine reproduces."""
-
 SCHEDULING_POLICIES = ("fcfs", "priority")
 PREEMPTION_MODES = ("recompute", "swap")
 

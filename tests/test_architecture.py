@@ -234,7 +234,7 @@ def test_every_room_is_linked_into_the_package(room):
 CARRIED = (
     "experiments/configs/step-time-linear.yaml",
     "experiments/catalogue/gpus.yaml",
-    "experiments/catalogue/models/llama-3.1-8b.json",
+    "experiments/catalogue/configs/llama-3.1-8b.json",
     "experiments/report_page/block_map.html",
     "experiments/report_page/report.css",
     "experiments/report_page/report.js",

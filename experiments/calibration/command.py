@@ -19,7 +19,7 @@ from kvtwin.experiments.calibration.calibration import (
     where_and_when,
 )
 from kvtwin.experiments.calibration.fit import Calibration, HoldOutError, MeasuredStep, calibrate
-from kvtwin.experiments.catalogue.catalogue import load_model
+from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.whole import whole_file
 from kvtwin.experiments.options.calibrate import CalibrateOptions

@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 for a run that did not succeed, 2 for a mistake in the input."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold anything
-    from kvtwin.experiments.command_line.application import run_words
+    from kvtwin.experiments.command_line.dispatch import run_words
     from kvtwin.workloads.errors import WorkloadError
 
     try:

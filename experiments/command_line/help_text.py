@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from rich.console import Console
-from rich.padding import Padding
+from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from kvtwin.engine.config import VLLM_VERSION
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.commands.registry import COMMANDS
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.fields import OptionField
+from kvtwin.experiments.options.kinds import Choice
 from kvtwin.experiments.options.reading import shown_fields
+
+_NAME_WIDTH = 34
+"""Columns of flags with what they take; the rest of the line says what they mean."""
 
 _START = """\
 Start with:
@@ -85,8 +88,11 @@ def _matching(groups: dict[str, list[OptionField]], asked: str) -> dict[str, lis
 
 
 def _row(field: OptionField) -> tuple[str, Text]:
-    default = field.default_text
-    return _usage(field), Text(f"{field.help} (default: {default})" if default else field.help)
+    """What to write, and what it means; choices that are too long to stand beside the flag come after its meaning."""
+    text = field.help
+    if isinstance(field.kind, Choice) and len(field.kind.metavar) > _NAME_WIDTH:
+        text += f"; one of {', '.join(field.kind.choices)}"
+    return _usage(field), Text(f"{text} (default: {field.default_text})" if field.default_text else text)
 
 
 def _usage(field: OptionField) -> str:
@@ -94,28 +100,23 @@ def _usage(field: OptionField) -> str:
         return field.flag
     if field.has_off:
         return f"{field.flag}, {field.off_flag}"
-    metavar = f" {field.kind.metavar}" if field.kind.metavar else ""
-    return ", ".join((f"{field.flag}{metavar}", *field.aliases))
+    metavar = field.kind.metavar if len(field.kind.metavar) <= _NAME_WIDTH else "NAME"
+    return ", ".join((f"{field.flag} {metavar}".rstrip(), *field.aliases))
 
 
 def _print_panel(console: Console, title: str, rows: list[tuple[str, Text]]) -> None:
-    """Names at the left and what they mean at the right; long names take a line of their own."""
-    width = min(34, console.width // 2)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(width=width, overflow="fold")
-    table.add_column(overflow="fold")
-    lines: list[Table | Padding | Text] = []
+    """Names at the left and what they mean at the right; a name that is too long has a line of its own."""
+    width = min(_NAME_WIDTH, console.width // 2)
+    lines: list[Table | Text] = []
     for name, text in rows:
-        if len(name) <= width:
-            part = Table.grid(padding=(0, 2))
-            part.add_column(width=width)
-            part.add_column()
-            part.add_row(Text(name, style="bold"), text)
-            lines.append(part)
-        else:
-            lines += [Text(name, style="bold"), Padding(text, (0, 0, 0, width + 2))]
-    from rich.console import Group
-
+        if len(name) > width:
+            lines.append(Text(name, style="bold"))
+            name = ""
+        line = Table.grid(padding=(0, 2))
+        line.add_column(width=width)
+        line.add_column()
+        line.add_row(Text(name, style="bold"), text)
+        lines.append(line)
     console.print(Panel(Group(*lines), title=title, title_align="left", border_style="dim"))
 
 

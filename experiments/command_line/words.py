@@ -13,12 +13,12 @@
 
 from __future__ import annotations
 
-from kvtwin.experiments.options.fields import fields_of
-from kvtwin.experiments.options.kinds import Several
-
 
 def vllm_words(words: list[str], options: type) -> list[str]:
     """``words`` as typer takes them."""
+    from kvtwin.experiments.options.fields import fields_of
+    from kvtwin.experiments.options.kinds import Several
+
     many = {field.flag for field in fields_of(options) if isinstance(field.kind, Several) and field.kind.many_words}
     left = [_with_dashes(word) for word in words]
     taken = []

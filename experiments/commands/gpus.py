@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtwin.experiments.options.nothing import NoOptions
+from kvtwin.experiments.options.results import NoOptions
 
 OPTIONS = NoOptions
 
@@ -16,7 +16,7 @@ example:
 def run(options: NoOptions) -> int:
     """Print the catalogue's GPUs with the figures that the simulator uses."""
     from kvtwin.engine.sizing.memory_budget import GIB
-    from kvtwin.experiments.catalogue.catalogue import gpu_names, load_gpu
+    from kvtwin.experiments.catalogue.gpus import gpu_names, load_gpu
 
     print(f"{'gpu':<18} {'GiB':>7} {'GB/s':>6} {'BF16 TFLOP/s':>13} {'FP8':>7} {'NVLink GB/s':>12}  source")
     for name in gpu_names():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtwin.experiments.options.nothing import NoOptions
+from kvtwin.experiments.options.results import NoOptions
 
 OPTIONS = NoOptions
 
@@ -15,7 +15,7 @@ example:
 
 def run(options: NoOptions) -> int:
     """Print the catalogue's models with their sizes."""
-    from kvtwin.experiments.catalogue.catalogue import load_model, model_names
+    from kvtwin.experiments.catalogue.models import load_model, model_names
 
     print(f"{'model':<46} {'parameters':>16} {'active':>16} {'layers':>6} {'KV bytes/token':>14}")
     for name in model_names():

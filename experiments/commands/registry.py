@@ -8,6 +8,8 @@ were given to those that count. What is heavy is imported by ``run``: help must 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,8 @@ COMMANDS = {
     "models": Command("models", "models known by name", _KNOWN),
     "gpus": Command("gpus", "GPUs known by name", _KNOWN),
 }
+
+
+def module_of(name: str) -> ModuleType:
+    """The module of a command."""
+    return import_module(f"kvtwin.experiments.commands.{COMMANDS[name].module}")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from difflib import get_close_matches
 
 from kvtwin.engine.scheduler import Scheduler
-from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.errors import UserError, nearest
 from kvtwin.experiments.narration.narrator import Narrator
 from kvtwin.experiments.narration.text import narration_lines
 from kvtwin.experiments.options.explain import ExplainOptions
@@ -53,5 +52,5 @@ def _find(options: ExplainOptions) -> tuple[RequestRecord, str]:
         if options.request == record.request_id:
             return record, samples[0]
         ids.append(record.request_id)
-    near = get_close_matches(options.request, ids, n=3, cutoff=0.0)
-    raise UserError(f"--request: {options.trace} has no request {options.request!r}; nearest: {', '.join(near)}")
+    hint = nearest(options.request, ids, 0.0, most=3)
+    raise UserError(f"--request: {options.trace} has no request {options.request!r}{hint}")

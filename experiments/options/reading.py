@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.errors import UserError, nearest
 from kvtwin.experiments.options.fields import OptionField, fields_of
 from kvtwin.experiments.options.kinds import Switch
 
@@ -49,9 +48,7 @@ def unknown_option(options: type, flag: str, command: str) -> str:
     if reason := refusal(options, flag):
         return f"{flag}: {reason}"
     names = [name for field in shown_fields(options) if not field.is_argument for name in flags_of(field)]
-    near = get_close_matches(flag, names, n=1, cutoff=_ALIKE)
-    hint = f"; nearest: {near[0]}" if near else ""
-    return f"{flag}: {command} has no such option{hint}"
+    return f"{flag}: {command} has no such option{nearest(flag, names, _ALIKE)}"
 
 
 def refusal(options: type, flag: str) -> str | None:

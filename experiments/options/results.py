@@ -1,4 +1,4 @@
-"""The options of the commands that look at runs and sweeps which were kept."""
+"""The options of the commands that look at what was kept, or at what is known."""
 
 from __future__ import annotations
 
@@ -46,3 +46,8 @@ class ExportOptions:
     folder: Path = argument(File("RUN"), "folder of a replay (--out)")
     to: str = option(REQUIRED, Choice(EXPORT_FORMATS), "format")
     out: Path = option(REQUIRED, File(), "file to write; one that is there is replaced")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """Nothing to choose."""

@@ -14,7 +14,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kvtwin.engine.config import VLLM_VERSION, EngineConfig
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.files.version import kvtwin_version
 from kvtwin.experiments.options.reading import as_plain
 from kvtwin.experiments.options.replay import ReplayOptions

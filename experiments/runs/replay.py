@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvtwin.engine.config import VLLM_VERSION, EngineConfig
+from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.executor import Executor
 from kvtwin.engine.sizing.cache_plan import CachePlan
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kvtwin.engine.config import VLLM_VERSION, EngineConfig
+from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.sizing.cache_plan import CachePlan
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.options.output import OutputOptions
 from kvtwin.experiments.runs.latencies import Latencies, as_array, served_rows
 from kvtwin.experiments.runs.memory_use import memory_use

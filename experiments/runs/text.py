@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtwin.engine.config import VLLM_VERSION
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.misses.text import miss_rows
 from kvtwin.experiments.options.output import OutputOptions
 from kvtwin.experiments.runs.block_metrics import block_metric_rows

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kvtwin.experiments.catalogue.catalogue import load_model_config
+from kvtwin.experiments.catalogue.models import load_model_config
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.device import DeviceOptions
 from kvtwin.gpu.errors import DeviceError

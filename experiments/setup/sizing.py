@@ -16,7 +16,8 @@ from kvtwin.engine.sizing.memory_budget import (
 )
 from kvtwin.engine.sizing.model_cache import cache_layers
 from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
-from kvtwin.experiments.catalogue.catalogue import load_gpu, load_model
+from kvtwin.experiments.catalogue.gpus import load_gpu
+from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.sim.gpu_spec import GpuSpec

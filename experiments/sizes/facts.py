@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtwin.engine.config import VLLM_VERSION
 from kvtwin.engine.sizing.group_planning import SizingError
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.setup.sizing import SizingInputs, SizingResult
 
 

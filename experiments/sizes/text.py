@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kvtwin.engine.config import VLLM_VERSION
 from kvtwin.engine.sizing.cache_plan import CachePlan, format_gib
 from kvtwin.engine.sizing.memory_budget import MemoryBudget
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.setup.sizing import SizingInputs, SizingResult
 
 SMALL_REQUEST_SHARE = 0.05

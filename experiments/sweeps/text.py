@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 from kvtwin.experiments.display.cells import cell_text
+from kvtwin.experiments.errors import nearest
 from kvtwin.experiments.sweeps.spec import SweepSpec
 
 Rows = list[dict[str, Any]]
@@ -17,8 +17,7 @@ def unknown_columns(spec: SweepSpec, rows: Rows) -> list[str]:
     sentences = []
     for column in spec.columns:
         if known and column not in known:
-            near = get_close_matches(column, known, n=3, cutoff=0.5)
-            hint = f"; nearest: {', '.join(near)}" if near else ""
+            hint = nearest(column, known, 0.5, most=3)
             sentences.append(f"columns: {column}: no key of a replay's summary{hint}")
     return sentences
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kvtwin.engine.config import VLLM_VERSION
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.traces.session_facts import SessionFacts, summary_of
 from kvtwin.workloads.prefixes.chains import prefix_chain
 from kvtwin.workloads.prefixes.infinite_cache import InfiniteCache

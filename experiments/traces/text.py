@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtwin.engine.config import VLLM_VERSION
+from kvtwin.engine.vllm_version import VLLM_VERSION
 
 
 def as_text(facts: dict[str, Any]) -> str:

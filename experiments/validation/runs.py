@@ -11,12 +11,12 @@ import numpy as np
 from kvtwin.engine.executed_step import ExecutedStep
 from kvtwin.experiments.files.interruption import InterruptibleExecutor
 from kvtwin.experiments.misses.sources import MissSources
-from kvtwin.experiments.options.host_memory import host_figures
 from kvtwin.experiments.records import executed_steps
 from kvtwin.experiments.records.folder import run_files
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress, run_configuration, run_context
-from kvtwin.experiments.runs.summary import summarise
+from kvtwin.experiments.runs.host_figures import host_figures
 from kvtwin.experiments.runs.paired_latencies import Pairs
+from kvtwin.experiments.runs.summary import summarise
 from kvtwin.experiments.validation.predictor import Predictor
 from kvtwin.experiments.validation.settings import Setting
 from kvtwin.experiments.validation.transcripts import Transcripts

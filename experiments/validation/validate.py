@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kvtwin.engine.config import VLLM_VERSION
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.validate import ValidateOptions
 from kvtwin.experiments.records.folder import write_run_folder

@@ -5,7 +5,7 @@ import pytest
 from kvtwin.engine.sizing.hf_config import read_hf_config
 from kvtwin.engine.sizing.layer_spec import LayerSpec
 from kvtwin.engine.sizing.model_shape import ModelConfigError, pipeline_layers
-from kvtwin.experiments.catalogue.catalogue import load_model
+from kvtwin.experiments.catalogue.models import load_model
 
 PUBLISHED_PARAMETERS = {
     "SmolLM2-135M": 134_515_008,

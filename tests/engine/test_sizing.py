@@ -17,7 +17,7 @@ from kvtwin.engine.sizing.memory_budget import (
 )
 from kvtwin.engine.sizing.model_cache import cache_layers
 from kvtwin.engine.sizing.model_shape import ModelShape
-from kvtwin.experiments.catalogue.catalogue import load_model
+from kvtwin.experiments.catalogue.models import load_model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_plans.json").read_text())
 KINDS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtwin.experiments.catalogue.catalogue import gpu_names
+from kvtwin.experiments.catalogue.gpus import gpu_names
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
 
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -202,7 +202,7 @@ def test_settings_that_do_not_go_together(kvtwin, mooncake, options, words):
     kvtwin("replay", mooncake(), *SMALL_SERVER, *options).complains(*words)
 
 
-LLAMA = json.loads((Path(__file__).parents[2] / "experiments/catalogue/models/llama-3.1-8b.json").read_text())
+LLAMA = json.loads((Path(__file__).parents[2] / "experiments/catalogue/configs/llama-3.1-8b.json").read_text())
 
 
 @pytest.mark.parametrize(

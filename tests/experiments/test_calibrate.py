@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from kvtwin.experiments.options.step_time import load_step_time
 from kvtwin.experiments.records.executed_steps import NAME, executed_file
 from kvtwin.experiments.records.folder import run_files, write_run_folder
+from kvtwin.experiments.setup.step_time import load_step_time
 from kvtwin.sim.calibrated import CalibratedStepTime
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.step_shape import StepShape
@@ -168,5 +168,5 @@ def test_a_device_that_pads_its_batches():
 def test_who_lacks_scipy_is_told_before_anything_is_measured(kvtwin, monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
     monkeypatch.delitem(sys.modules, "scipy.optimize", raising=False)
-    monkeypatch.setattr("kvtwin.experiments.commands.calibrate.measured_steps", lambda *_: pytest.fail("was measured"))
+    monkeypatch.setattr("kvtwin.experiments.calibration.command.measured_steps", lambda *_: pytest.fail("was measured"))
     kvtwin("calibrate").complains("needs scipy", "pip install 'kvtwin[gpu]'")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvtwin.experiments.catalogue.catalogue import gpu_names, load_gpu, load_model, model_names
+from kvtwin.experiments.catalogue.gpus import gpu_names, load_gpu
+from kvtwin.experiments.catalogue.models import load_model, model_names
 from kvtwin.experiments.errors import UserError
 
 
@@ -24,7 +25,7 @@ def test_every_entry_can_be_read():
 
 
 def test_a_path_to_a_config_or_its_folder(tmp_path):
-    source = Path(__file__).parents[2] / "experiments/catalogue/models/smollm2-135m.json"
+    source = Path(__file__).parents[2] / "experiments/catalogue/configs/smollm2-135m.json"
     (tmp_path / "config.json").write_text(source.read_text())
     assert load_model(str(tmp_path)).total_params == load_model("SmolLM2-135M").total_params
     assert load_model(str(tmp_path / "config.json")).num_layers == 30

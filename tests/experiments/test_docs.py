@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from kvtwin.experiments.options.parser import CommandParser
 
-from kvtwin.experiments.command_line import COMMANDS
+from kvtwin.experiments.command_line.application import read_words
+from kvtwin.experiments.commands.registry import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,15 +24,16 @@ def commands(text):
                 yield tuple(shlex.split(part))[1:]
 
 
-EPILOGUES = "\n".join(import_module(command.module).EPILOGUE for command in COMMANDS.values())
+EPILOGUES = "\n".join(
+    import_module(f"kvtwin.experiments.commands.{command.module}").EPILOGUE for command in COMMANDS.values()
+)
 
 
 @pytest.mark.parametrize("words", sorted(set(commands(README)) | set(commands(EPILOGUES))), ids=" ".join)
 def test_commands_of_the_documents_are_understood(words):
     name = next(" ".join(words[:length]) for length in (2, 1) if " ".join(words[:length]) in COMMANDS)
-    parser = CommandParser()
-    import_module(COMMANDS[name].module).add_arguments(parser)
-    parser.parse_args(words[len(name.split()) :])
+    if "--help" not in words:
+        read_words(name, list(words[len(name.split()) :]))
 
 
 def test_the_readme_shows_the_end_of_the_demo(kvtwin):

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvtwin.experiments.commands.demo import DEMO_OPTIONS
+from kvtwin.experiments.options.reading import command_words
 from kvtwin.experiments.records.reader import Run
 from kvtwin.sim.block_changes import BlockChange
 from tests.experiments.conftest import SMALL_SERVER
@@ -35,7 +36,7 @@ def demo_run(tmp_path_factory):
     words = [
         "replay",
         "demo",
-        *DEMO_OPTIONS.split(),
+        *command_words(DEMO_OPTIONS),
         "--events",
         "--kv-events",
         "--kv-cache-metrics",

@@ -8,7 +8,7 @@ import pytest
 from kvtwin.engine.sizing.cache_plan import plan_cache
 from kvtwin.engine.sizing.memory_budget import GIB
 from kvtwin.engine.sizing.model_cache import cache_layers
-from kvtwin.experiments.catalogue.catalogue import load_model, model_names
+from kvtwin.experiments.catalogue.models import load_model, model_names
 from tests.experiments.conftest import tokens
 
 BLOCKS = 1000

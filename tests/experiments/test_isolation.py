@@ -10,13 +10,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtwin.experiments.commands.isolation import BUNDLED, measure
-from kvtwin.experiments.commands.replay import replay
+from kvtwin.experiments.command_line.application import read_words
+from kvtwin.experiments.commands.isolation import BUNDLED
 from kvtwin.experiments.isolation.distinguish import distinguish
+from kvtwin.experiments.isolation.measure import measure
 from kvtwin.experiments.isolation.spec import read_isolation_spec
 from kvtwin.experiments.isolation.workloads import attack_records, tenant_records, workload_of
-from kvtwin.experiments.options.trace import open_trace
-from kvtwin.experiments.sweeps.point import parse
+from kvtwin.experiments.runs.replay import replay
+from kvtwin.workloads.formats.demo import DEMO_WORKLOAD
 from kvtwin.workloads.formats.native import write_workload
 
 SMALL = yaml.safe_load(BUNDLED.read_text())
@@ -74,11 +75,11 @@ def test_with_salts_nothing_is_learnt(measured):
 
 def test_the_cost_is_the_difference_of_two_replays(measured, summary_of, tmp_path):
     spec = read_isolation_spec(BUNDLED)
-    demo = list(open_trace(parse(["demo"])))
+    demo = list(DEMO_WORKLOAD)
     write_workload(tmp_path / "salted.jsonl", tenant_records(demo, 3))
     options = [*spec.options, "--json"]
     hits = [
-        replay(parse([str(trace), *options])).summary["prefix_cache_hits"]
+        replay(read_words("replay", [str(trace), *options])).summary["prefix_cache_hits"]
         for trace in ("demo", tmp_path / "salted.jsonl")
     ]
     plain, salted = measured["workload"]
@@ -114,7 +115,7 @@ def test_right_and_wrong_guesses_differ_in_tokens_alone(rate, with_salts):
 
 
 def test_conversations_stay_with_their_tenant():
-    records = list(open_trace(parse(["demo"])))
+    records = list(DEMO_WORKLOAD)
     salted = list(tenant_records(records, 4))
     tenants = {record.session: set() for record in salted if record.session}
     for record in salted:

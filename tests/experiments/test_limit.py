@@ -1,6 +1,5 @@
 """``kvtwin limit``: both sides of every limit are what replays say, and what cannot be looked for is refused."""
 
-import argparse
 import json
 from concurrent.futures import Executor, Future
 
@@ -9,6 +8,7 @@ import pytest
 from kvtwin.experiments.limits import search as limit_search
 from kvtwin.experiments.limits.bracket import RateGrid
 from kvtwin.experiments.limits.search import Criterion, Search, find_limits
+from kvtwin.experiments.options.limit import LimitOptions
 from tests.experiments.conftest import mooncake_row
 
 SERVER = ("--num-gpu-blocks-override", 300, "--max-model-len", 2048)
@@ -156,7 +156,7 @@ def test_the_limits_do_not_depend_on_the_number_of_processes(monkeypatch, worker
 
     monkeypatch.setattr(limit_search, "summary_of", summary_of)
     criteria = (Criterion("x", "x", 0.7), Criterion("y", "y", 0.2))
-    search = Search(argparse.Namespace(), "rate_scale", RateGrid.of_precision(1.0, 0.05), criteria)
+    search = Search(LimitOptions(trace="t"), "rate_scale", RateGrid.of_precision(1.0, 0.05), criteria)
     find_limits([search], AtOnce, workers, lambda: None)
     brackets = [search.bracket(question) for question in search.questions]
     assert (brackets[0].held, brackets[0].failed) == (-9, -8)

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import yaml
-from kvtwin.experiments.commands.replay_command import replay_command
-from kvtwin.experiments.options.parser import CommandParser
 from matplotlib.image import imread
 
 from kvtwin.experiments.command_line import main
+from kvtwin.experiments.command_line.application import read_words
 from kvtwin.experiments.commands.demo import DEMO_OPTIONS
-from kvtwin.experiments.commands.replay import add_arguments
+from kvtwin.experiments.options.reading import command_line, command_words
+from kvtwin.experiments.records.options import options_of_run
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.report_page import block_map as block_maps
 from kvtwin.experiments.report_page.block_map import CACHED, FREE, PRIVATE, SHARED, pool_states
@@ -28,11 +28,13 @@ FLAGS = (
     "--disable-component-update --disable-sync --window-size=1200,1000"
 )
 
+DEMO_WORDS = list(command_words(DEMO_OPTIONS))
+
 
 @pytest.fixture(scope="module")
 def demo_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "run"
-    assert main(["replay", "demo", *DEMO_OPTIONS.split(), "--events", "--out", str(folder), "--json"]) == 0
+    assert main(["replay", *DEMO_WORDS, "--events", "--out", str(folder), "--json"]) == 0
     return folder
 
 
@@ -199,21 +201,19 @@ def test_what_the_user_wrote_is_text(page, kvtwin, mooncake, tmp_path):
 
 
 def test_the_command_leads_to_the_same_options(demo_run):
-    parser = CommandParser()
-    add_arguments(parser)
     speculation = '{"method": "ngram", "num_speculative_tokens": 2}'
     for words in (
-        ["demo", *DEMO_OPTIONS.split(), "--events"],
+        [*DEMO_WORDS, "--events"],
         ["a file.jsonl", "--no-enable-prefix-caching", "--goodput", "ttft:500", "tpot:50", "--request-rate=inf"],
         ["t", "--speculative-config", speculation, "--kv-cache-memory-bytes=1GiB"],
         ["t", "--prefix-cache-retention-interval", "None", "--async-scheduling", "--seed", "3"],
     ):
-        args = parser.parse_args(words)
-        command = shlex.split(replay_command(vars(args)))
+        options = read_words("replay", words)
+        command = shlex.split(command_line("replay", options))
         assert command[:2] == ["kvtwin", "replay"]
-        assert vars(parser.parse_args(command[2:])) == vars(args)
-    options = Run(demo_run).configuration["options"]
-    assert replay_command(options).startswith("kvtwin replay demo --gpu=rtx-4090")
+        assert read_words("replay", command[2:]) == options
+    options = options_of_run(Run(demo_run).configuration)
+    assert command_line("replay", options).startswith("kvtwin replay demo --gpu=rtx-4090")
 
 
 # ---------------------------------------------------------------- the block map

@@ -1,22 +1,22 @@
 """``kvtwin size``: the printed lines and the exit code."""
 
-import argparse
 import json
 
 import pytest
-from kvtwin.experiments.options.parser import CommandParser
 
+from kvtwin.experiments.command_line.application import read_words
 from kvtwin.experiments.commands import gpus as list_gpus
 from kvtwin.experiments.commands import models as list_models
 from kvtwin.experiments.commands import size
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.options.sizing import add_sizing_arguments, parse_bytes, resolve_sizing
+from kvtwin.experiments.options.kinds import Bytes
+from kvtwin.experiments.options.results import NoOptions
+from kvtwin.experiments.options.sizing import SizingOptions
+from kvtwin.experiments.setup.sizing import resolve_sizing
 
 
 def parse(*options):
-    parser = CommandParser()
-    size.add_arguments(parser)
-    return parser.parse_args(["--model", "Llama-3.1-8B", *options])
+    return read_words("size", ["--model", "Llama-3.1-8B", *options])
 
 
 def run(capsys, *options):
@@ -123,9 +123,7 @@ def test_steps_under_way_widen_a_window():
             ranks,
             mode,
         ]
-        parser = CommandParser()
-        add_sizing_arguments(parser)
-        plan = resolve_sizing(parser.parse_args(["--model", "Mistral-7B-v0.1", *options])).plan
+        plan = resolve_sizing(read_words("size", ["--model", "Mistral-7B-v0.1", *options])).plan
         steps.append(plan.in_flight_tokens // 2048)
         assert plan.request_blocks(32768) == -(-(4095 + plan.in_flight_tokens) // 16) + 1
     assert steps == [1, 2, 3]
@@ -241,27 +239,25 @@ def test_bad_options_are_one_line(options, message):
 
 
 def test_a_model_is_needed():
-    parser = CommandParser()
-    add_sizing_arguments(parser)
     with pytest.raises(UserError, match="--model is needed"):
-        resolve_sizing(parser.parse_args([]))
+        resolve_sizing(SizingOptions())
 
 
 @pytest.mark.parametrize(
     ("text", "num_bytes"), [("17", 17), ("10GiB", 10 << 30), ("2.5GB", 2_500_000_000), ("1 MiB", 1 << 20)]
 )
 def test_sizes(text, num_bytes):
-    assert parse_bytes(text) == num_bytes
+    assert Bytes().read(text) == num_bytes
 
 
 @pytest.mark.parametrize("text", ["", "10G", "-1", "ten"])
 def test_sizes_that_are_not(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
-        parse_bytes(text)
+    with pytest.raises(ValueError, match="is not a size"):
+        Bytes().read(text)
 
 
 def test_listings(capsys):
-    assert list_models.run(argparse.Namespace()) == 0
+    assert list_models.run(NoOptions()) == 0
     assert "meta-llama/Llama-3.1-8B" in capsys.readouterr().out
-    assert list_gpus.run(argparse.Namespace()) == 0
+    assert list_gpus.run(NoOptions()) == 0
     assert "H200-141GB" in capsys.readouterr().out

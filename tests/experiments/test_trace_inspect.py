@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtwin.experiments.options.parser import CommandParser
 
-from kvtwin.experiments.commands.trace_inspect import add_arguments, run
+from kvtwin.experiments.command_line.application import read_words
+from kvtwin.experiments.commands.trace_inspect import run
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.traces.facts import inspect_workload
 from kvtwin.workloads import (
@@ -199,9 +199,7 @@ def test_the_last_token_of_a_prompt_is_computed(tmp_path):
 
 
 def inspect(*arguments):
-    parser = CommandParser()
-    add_arguments(parser)
-    return run(parser.parse_args([str(argument) for argument in arguments]))
+    return run(read_words("trace inspect", [str(argument) for argument in arguments]))
 
 
 def test_text(tmp_path, capsys):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtwin.experiments.catalogue.catalogue import load_gpu, load_model
+from kvtwin.experiments.catalogue.gpus import load_gpu
+from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.sim.roofline import (
     ALL_REDUCE_LATENCY_NS,
     GEMM_EFFICIENCY,

@@ -1,0 +1,3 @@
+"""Which vLLM is modelled."""
+
+VLLM_VERSION = "0.33.0"
