@@ -18,10 +18,10 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin
 pytest.importorskip("scipy", reason="the fit needs scipy, of the extra gpu")
 
 from kvtwin.engine.config import EngineConfig
+from kvtwin.experiments.calibration import command as calibrate
 from kvtwin.experiments.calibration.calibration import Effort, measured_steps, progress_bar, quick_calibration
 from kvtwin.experiments.calibration.fit import calibrate as fit
 from kvtwin.experiments.command_line import main
-from kvtwin.experiments.commands import calibrate
 from kvtwin.gpu.decoder_config import TINY
 from kvtwin.gpu.device_model import DeviceModel, open_device
 from tests.gpu.device_run import SMALL as SMALL_MODEL

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from kvtwin.experiments.narration import explanation
 from kvtwin.experiments.narration.narrator import Narrator
 from tests.cases.engine_harness import Engine
 from tests.experiments.conftest import tokens
@@ -130,16 +131,14 @@ def test_listening_changes_nothing(kvtwin, crowd, monkeypatch, mode):
     """The run is the same, to the last figure, with and without an observer."""
     plain = json.loads(kvtwin("replay", crowd, *TIGHT, *MODES[mode], "--json").out)
     summaries = []
-    from kvtwin.experiments.commands import replay
-
-    simulate = replay.replay
+    simulate = explanation.replay
 
     def listen(*args, **settings):
         replayed = simulate(*args, **settings)
         summaries.append(replayed.summary)
         return replayed
 
-    monkeypatch.setattr(replay, "replay", listen)
+    monkeypatch.setattr(explanation, "replay", listen)
     assert kvtwin("explain", crowd, *TIGHT, *MODES[mode], "--request", "r3").code == 0
     assert [plain] == [{"date": plain["date"]} | summary for summary in summaries]
 
