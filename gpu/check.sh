@@ -32,6 +32,9 @@ out=${out:-runs/gpu-check-$(date -u +%Y%m%d-%H%M%S)}
 mkdir -p "$out" || exit 2
 out=$(realpath "$out")
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+for room in engine workloads sim gpu experiments; do # some archives lose links, or keep their targets as text
+    [ -d "kvtwin/$room" ] || ln -sfn "../$room" "kvtwin/$room" || exit 2
+done
 
 python=${PYTHON:-python3}
 kvtwin=("$python" -m kvtwin.experiments.command_line)

@@ -1,6 +1,7 @@
 """``gpu/check.sh`` and what it runs: on a CPU, as a dry run."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,22 @@ def run_check(tmp_path, *options, **environment):
     return subprocess.run(
         command, cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300
     )
+
+
+@pytest.mark.parametrize("lost", ["nothing", "a text"])
+def test_an_archive_without_links_is_mended(tmp_path, lost):
+    copy = tmp_path / "kvtwin-0.1.0"
+    for name in ("kvtwin", "engine", "workloads", "sim", "gpu", "experiments"):
+        (copy / name).mkdir(parents=True)
+        shutil.copy(REPOSITORY / name / "__init__.py", copy / name)
+    shutil.copy(REPOSITORY / "gpu/check.sh", copy / "gpu")
+    if lost == "a text":
+        (copy / "kvtwin/engine").write_text("../engine")
+    command = ["bash", str(copy / "gpu/check.sh"), "--device", "cpu", "--out", str(tmp_path / "out")]
+    subprocess.run(command, env={**os.environ, "PYTHON": "true"}, check=True, capture_output=True)
+    code = "import kvtwin.engine, kvtwin.gpu, kvtwin.experiments.errors"
+    (copy / "experiments/errors.py").touch()
+    subprocess.run([sys.executable, "-c", code], cwd=copy, env={"PYTHONPATH": str(copy)}, check=True)
 
 
 def test_a_dry_run_does_everything_and_claims_nothing(tmp_path):
