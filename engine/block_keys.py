@@ -28,15 +28,20 @@ _LONGEST_ID_TOKENS = 2**32
 class KeySpace:
     """Hands out keys so that equal prefixes, and only they, get equal keys.
 
-    One per engine. ``block_size`` is the number of tokens that a key stands for, ``lookahead_tokens`` how many more
-    behind a block its key depends on (spec section 2): so many must be known before the block has a key.
+    One per engine. ``hash_block_size`` is the number of tokens that a key stands for, ``hash_lookahead_tokens`` how
+    many more after them it depends on (spec section 2): so many must be known before there is a key.
     """
 
     def __init__(
-        self, block_size: int, algorithm: str = "sha256", seed: str | None = None, *, lookahead_tokens: int = 0
+        self,
+        hash_block_size: int,
+        algorithm: str = "sha256",
+        seed: str | None = None,
+        *,
+        hash_lookahead_tokens: int = 0,
     ) -> None:
-        self.block_size = block_size
-        self.lookahead_tokens = lookahead_tokens
+        self.hash_block_size = hash_block_size
+        self.hash_lookahead_tokens = hash_lookahead_tokens
         self.hash = hash_function(algorithm)
         self.root_hash = root_hash(algorithm, seed)
         self._hash_keys: dict[bytes, int] = {}
@@ -78,8 +83,8 @@ class Content(Protocol):
     def append(self, token_ids: Sequence[int]) -> None:
         """Take note of output tokens."""
 
-    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
-        """Append the keys of further full blocks until there are ``num_blocks``; the key space's lookahead is known."""
+    def extend_keys(self, keys: list[int], num_keys: int) -> None:
+        """Append the keys of further full blocks until there are ``num_keys``; the key space's lookahead is known."""
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Ids of the tokens from ``start`` to ``end``; empty when they are not known."""
@@ -100,9 +105,9 @@ class _Identity:
         self._images = tuple(images)
 
     def extra_keys(self, block_index: int) -> ExtraKeys:
-        block_size = self._space.block_size
-        start = block_index * block_size
-        return extra_keys(start, start + block_size, self._lora, self._cache_salt, self._images)
+        hash_block_size = self._space.hash_block_size
+        start = block_index * hash_block_size
+        return extra_keys(start, start + hash_block_size, self._lora, self._cache_salt, self._images)
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Output tokens do not matter where token ids are unknown."""
@@ -110,8 +115,8 @@ class _Identity:
     def token_ids(self, start: int, end: int) -> list[int]:
         return []
 
-    def _extend_privately(self, keys: list[int], num_blocks: int) -> None:
-        while len(keys) < num_blocks:
+    def _extend_privately(self, keys: list[int], num_keys: int) -> None:
+        while len(keys) < num_keys:
             keys.append(self._space.private_key())
 
 
@@ -136,14 +141,14 @@ class TokenContent(_Identity):
     def token_ids(self, start: int, end: int) -> list[int]:
         return self._tokens[start:end].tolist()
 
-    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
+    def extend_keys(self, keys: list[int], num_keys: int) -> None:
         space = self._space
-        block_size, block_hash, lookahead = space.block_size, space.hash, space.lookahead_tokens
+        hash_block_size, block_hash, lookahead = space.hash_block_size, space.hash, space.hash_lookahead_tokens
         parent = space.hash_of_key(keys[-1]) if keys else space.root_hash
-        while parent is not None and len(keys) < num_blocks:
+        while parent is not None and len(keys) < num_keys:
             index = len(keys)
-            end = (index + 1) * block_size
-            tokens = tuple(self._tokens[index * block_size : end])
+            end = (index + 1) * hash_block_size
+            tokens = tuple(self._tokens[index * hash_block_size : end])
             extra: tuple[Any, ...] | None = self.extra_keys(index) if self._varies else None
             if lookahead:
                 ahead = tuple(self._tokens[end : end + lookahead])
@@ -154,7 +159,7 @@ class TokenContent(_Identity):
                 break
             parent = block_hash((parent, tokens, extra))
             keys.append(space.key_of_hash(parent))
-        self._extend_privately(keys, num_blocks)
+        self._extend_privately(keys, num_keys)
 
 
 class PrefixIdContent(_Identity):
@@ -185,22 +190,22 @@ class PrefixIdContent(_Identity):
         self._ends = ends
         self._id_tokens = ends.step if isinstance(ends, range) else None
         """Tokens of each id; None where they differ."""
-        self._num_named_blocks = min(num_named_tokens, ends[-1] if ends else 0) // space.block_size
+        self._num_named_blocks = min(num_named_tokens, ends[-1] if ends else 0) // space.hash_block_size
         self._bases: list[int] = []
         """Position in the key space of each id seen so far."""
 
-    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
-        block_size, ends = self._space.block_size, self._ends
-        first_unnamed = min(num_blocks, self._num_named_blocks)
+    def extend_keys(self, keys: list[int], num_keys: int) -> None:
+        hash_block_size, ends = self._space.hash_block_size, self._ends
+        first_unnamed = min(num_keys, self._num_named_blocks)
         while len(keys) < first_unnamed:
-            end = (len(keys) + 1) * block_size
+            end = (len(keys) + 1) * hash_block_size
             id_index = bisect_left(ends, end)
             position = end - 1 - (ends[id_index - 1] if id_index else 0)
             first = 2 * (self._base(id_index, end) + position)
-            last_of_id = min(first_unnamed, ends[id_index] // block_size)
+            last_of_id = min(first_unnamed, ends[id_index] // hash_block_size)
             count = 1 if self._images else last_of_id - len(keys)
-            keys.extend(range(first, first + 2 * block_size * count, 2 * block_size))
-        self._extend_privately(keys, num_blocks)
+            keys.extend(range(first, first + 2 * hash_block_size * count, 2 * hash_block_size))
+        self._extend_privately(keys, num_keys)
 
     def _base(self, id_index: int, end: int) -> int:
         """Where the key space holds id ``id_index`` of this prompt, for a block that ends at ``end``."""
@@ -224,5 +229,5 @@ class OpaqueContent(_Identity):
     def __init__(self, space: KeySpace) -> None:
         super().__init__(space, None, None, ())
 
-    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
-        self._extend_privately(keys, num_blocks)
+    def extend_keys(self, keys: list[int], num_keys: int) -> None:
+        self._extend_privately(keys, num_keys)

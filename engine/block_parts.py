@@ -8,10 +8,12 @@ and evicted with its block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from kvtwin.engine.pool_listener import PoolListener
 
 
-class BlockParts:
+class BlockParts(PoolListener):
     """The second key of each block that has one.
 
     Invariant (checked by :mod:`kvtwin.engine.invariants`): a block with a second key has its own one too.
@@ -39,16 +41,18 @@ class BlockParts:
         self._num_blocks_of_key[key] += 1
         return True
 
-    def remove(self, block: int) -> int | None:
-        """Take the second key of an evicted block away and return it; None if it has none."""
-        key = self._key_of_block.pop(block, None)
-        if key is not None:
-            self._num_blocks_of_key[key] -= 1
-            if not self._num_blocks_of_key[key]:
-                del self._num_blocks_of_key[key]
-        return key
+    def key_of(self, block: int) -> int | None:
+        """The second key of ``block``; None if it has none."""
+        return self._key_of_block.get(block)
 
-    def clear(self) -> None:
-        """Forget all second keys."""
+    def taken(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            key = self._key_of_block.pop(block, None)
+            if key is not None:
+                self._num_blocks_of_key[key] -= 1
+                if not self._num_blocks_of_key[key]:
+                    del self._num_blocks_of_key[key]
+
+    def cleared(self) -> None:
         self._key_of_block.clear()
         self._num_blocks_of_key.clear()

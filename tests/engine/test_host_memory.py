@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtwin.engine.block_pool import BlockPool
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.host_memory.host_pool import HostPool
 from kvtwin.engine.host_memory.offload_tier import OffloadTier
+from kvtwin.engine.phantom_blocks import PhantomBlocks
 from tests.cases.engine_harness import Engine, shape
 from tests.cases.test_contents import GROUPS, INFINITE, Arrival, Run, crowd
 
@@ -167,7 +169,7 @@ def test_an_evicted_prefix_is_found_in_the_host():
 
 
 def test_the_tier_replaces_what_was_used_least_recently():
-    tier = OffloadTier(2)
+    tier = OffloadTier(2, PhantomBlocks(BlockPool(2)))
     tier.store(1, 11)
     tier.store(2, 12)
     tier.store(1, 13)  # known: a use, not a copy
@@ -179,7 +181,7 @@ def test_the_tier_replaces_what_was_used_least_recently():
 
 
 def test_a_tier_does_not_replace_what_the_step_reads():
-    tier = OffloadTier(1)
+    tier = OffloadTier(1, PhantomBlocks(BlockPool(2)))
     tier.store(1, 11)
     tier.pool.take_copies()
     table = [[tier.second_chance(lambda key: None)(1)]]
