@@ -33,6 +33,7 @@ class Forks:
         self.unwritten: dict[Request, int] = {}
         self.any_yet = False
         """Whether anything was ever forked."""
+        self._copies: list[BlockCopy] = []
         self._replaced: list[ReplacedBlock] = []
         self._sources: list[int] = []
         """Blocks that this step copies and nobody needs any more."""
@@ -132,33 +133,32 @@ class Forks:
                     positions.append((index, position))
         return positions
 
-    def copy(self, request: Request, positions: Sequence[tuple[int, int]]) -> list[BlockCopy]:
-        """Put new blocks at ``positions`` of the tables, to be written now; return what is to be copied into them."""
+    def copy(self, request: Request, positions: Sequence[tuple[int, int]]) -> None:
+        """Put new blocks at ``positions`` of the tables, to be written now, and order the copies into them."""
         self.unwritten.pop(request, None)
         blocks = self._pool.allocate(len(positions))
-        copies = []
         for (index, position), block in zip(positions, blocks, strict=True):
             table = request.block_tables[index]
             source = table[position]
-            copies.append(BlockCopy(index, source, block))
+            self._copies.append(BlockCopy(index, source, block))
             if self._pool.ref_counts[source] > 1:
                 self._pool.free([source])
             else:  # nobody may have it before it is copied
                 self._sources.append(source)
             table[position] = block
             self._replaced.append(ReplacedBlock(request, index, position, block))
-        return copies
 
-    def take_replaced(self) -> list[ReplacedBlock]:
-        """Table entries that changed since the last call: the step is decided."""
+    def take_copies(self) -> tuple[list[BlockCopy], list[ReplacedBlock]]:
+        """Copies ordered, and table entries that changed, since the last call: the step is decided."""
         self._pool.free(self._sources)
         self._sources.clear()
-        replaced, self._replaced = self._replaced, []
-        return replaced
+        taken = self._copies, self._replaced
+        self._copies, self._replaced = [], []
+        return taken
 
-    def roll_back(self, request: Request, copies: list[BlockCopy]) -> list[BlockCopy]:
-        """Undo the ``copies`` for ``request``, whose step will not run; return the others."""
-        sources = {(one.group_index, one.destination): one.source for one in copies}
+    def roll_back(self, request: Request) -> None:
+        """Undo the copies for ``request``, whose step will not run."""
+        sources = {(one.group_index, one.destination): one.source for one in self._copies}
         undone = [one for one in self._replaced if one.request is request]
         self._replaced = [one for one in self._replaced if one.request is not request]
         for _, index, position, block in undone:
@@ -169,7 +169,7 @@ class Forks:
                 self._pool.touch([source])
             request.block_tables[index][position] = source
             self._pool.free([block])
-        return [one for one in copies if (one.group_index, one.destination) in sources]
+        self._copies = [one for one in self._copies if (one.group_index, one.destination) in sources]
 
 
 class NoForks:
@@ -183,9 +183,9 @@ class NoForks:
         """Nothing."""
         return None
 
-    def take_replaced(self) -> list[ReplacedBlock]:
+    def take_copies(self) -> tuple[list[BlockCopy], list[ReplacedBlock]]:
         """Nothing: no block is shared before it is full."""
-        return []
+        return [], []
 
 
 def _has_prompt(parent: Request, step: Step) -> bool:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.block_parts import BlockParts
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
-from kvtwin.engine.cache_groups import GroupContext, make_group
+from kvtwin.engine.cache_groups import make_groups
 from kvtwin.engine.cache_groups.boundaries import worth_resending
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.demand import Demand
-from kvtwin.engine.executor import BlockCopy, HostCopy
+from kvtwin.engine.executor import HostCopy
 from kvtwin.engine.forking import Forks
 from kvtwin.engine.hit import Hit
 from kvtwin.engine.host_memory.offload_tier import OffloadTier
@@ -40,43 +40,25 @@ class KVCacheManager:
         self._keys = keys
         self.pool = BlockPool(config.num_blocks)
         self._alignment_tokens = config.alignment_tokens
-        context = GroupContext(
-            alignment_tokens=self._alignment_tokens,
-            max_model_len=config.max_model_len,
-            max_tokens_in_flight=config.max_num_batched_tokens * config.max_steps_in_flight,
-            max_steps_in_flight=config.max_steps_in_flight,
-            max_slots_ahead=config.token_budget * config.max_steps_in_flight + config.lookahead_slots,
-            retention_interval=config.prefix_cache_retention_interval,
-        )
         self._lookahead_slots = config.lookahead_slots
-        self.groups = [
-            make_group(spec, context, num_dropped_blocks=int(config.drops_last_block(spec)))
-            for spec in config.group_specs
-        ]
+        self.groups = make_groups(config)
         self._hits_drop_a_block = any(group.num_dropped_blocks for group in self.groups)
         self._forgetful = [index for index, group in enumerate(self.groups) if group.forgets]
         self._lookup = PrefixLookup(self.groups)
         self.phantoms = PhantomBlocks(self.pool)
-        self.parts = BlockParts()
-        self._groups_with_parts = [
-            index
-            for index, group in enumerate(self.groups)
-            if group.caches_parts and config.enable_prefix_caching and group.block_size > keys.hash_block_size
-        ]
-        if self._groups_with_parts:
-            self.pool.listeners.append(self.parts)
         self._unwritten_states: set[int] = set()
         """Keys given in this step that cannot be hit before the next, not even in an older block with that key."""
-        self._copies: list[BlockCopy] = []
         self.forks = Forks(self.pool, self.groups, keys.hash_block_size if config.enable_prefix_caching else None)
-        self.events = KVEventLog(keys, self.groups, self.parts) if config.enable_kv_cache_events else None
+        self.events = KVEventLog(keys, self.groups) if config.enable_kv_cache_events else None
+        self.parts = BlockParts(keys, self.groups, self.events)
+        parts = self.parts if self.parts.group_indices else None
         does_swap = config.preemption_mode == "swap"
         self.swap = SwapSpace(config.num_swap_blocks, self.groups, self.pool) if does_swap else None
         first = config.num_swap_blocks + 1
         num_blocks = config.num_offload_blocks
         self.offload = OffloadTier(num_blocks, self.phantoms, first) if num_blocks else None
         self.host_memory = [memory for memory in (self.swap, self.offload) if memory]
-        self.pool.listeners += [listener for listener in (self.events, self.offload) if listener]
+        self.pool.listeners += [listener for listener in (self.events, parts, self.offload) if listener]
         self._observer = Observer()
 
     def observe(self, observer: Observer) -> None:
@@ -210,7 +192,7 @@ class KVCacheManager:
         if hit is not None:
             self._adopt(request, hit)
         elif self.forks.unwritten:
-            self._copies += self.forks.copy(request, copied)
+            self.forks.copy(request, copied)
         new_blocks = self._add_blocks(request, num_slots)
         self.register(request, min(num_scheduled_tokens, request.num_tokens))
         return new_blocks
@@ -325,8 +307,8 @@ class KVCacheManager:
                 end += group.num_dropped_blocks
             if start < end:
                 self._register_blocks(request, index, start, end)
-            if index in self._groups_with_parts:
-                self._register_part(request, index, num_keyed_tokens)
+            if index in self.parts.group_indices:
+                self.parts.register(request, index, num_keyed_tokens)
 
     def _register_blocks(self, request: Request, index: int, start: int, end: int) -> None:
         """Make the full blocks from ``start`` to ``end`` of group ``index`` hit-able."""
@@ -356,23 +338,12 @@ class KVCacheManager:
             and group.is_kept(position, boundaries)
         ]
 
-    def _register_part(self, request: Request, index: int, num_tokens: int) -> None:
-        """Give the block in which the prompt's last part ends its second key, if it is among the full ones."""
-        block_size, hash_block_size = self.groups[index].block_size, self._keys.hash_block_size
-        num_hashes = (request.num_prompt_tokens - 1) // hash_block_size
-        position, num_tokens_inside = divmod(num_hashes * hash_block_size, block_size)
-        if num_tokens_inside and position < num_tokens // block_size:
-            key = request.block_keys[num_hashes - 1] * len(self.groups) + index
-            is_new = self.parts.add(request.block_tables[index][position], key)
-            if is_new and self.events:
-                self.events.registered_part(request, index, num_hashes - 1)
-
     def mark_phantoms(self, request: Request) -> None:
         """Note that the step just scheduled for ``request`` will not run: what it registered stays empty.
 
         Nor is anything copied for it.
         """
-        self._copies = self.forks.roll_back(request, self._copies)
+        self.forks.roll_back(request)
         for table, registered, group in zip(
             request.block_tables, request.num_registered_blocks, self.groups, strict=True
         ):
@@ -387,11 +358,6 @@ class KVCacheManager:
         return True
 
     # ---------------------------------------------------------------- what a step carries out
-
-    def take_copies(self) -> list[BlockCopy]:
-        """Copies between blocks that became necessary since the last call."""
-        copies, self._copies = self._copies, []
-        return copies
 
     def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
         """Copies to and from the host that became necessary since the last call."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from kvtwin.engine.block_hashes import ExtraKeys
 from kvtwin.engine.block_keys import KeySpace
-from kvtwin.engine.block_parts import BlockParts
 from kvtwin.engine.cache_groups import CacheGroup
 from kvtwin.engine.pool_listener import PoolListener, TablePart
 from kvtwin.engine.request import Request
@@ -51,10 +50,9 @@ KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
 class KVEventLog(PoolListener):
     """The KV events of one engine since they were last taken, in order."""
 
-    def __init__(self, keys: KeySpace, groups: Sequence[CacheGroup], parts: BlockParts) -> None:
+    def __init__(self, keys: KeySpace, groups: Sequence[CacheGroup]) -> None:
         self._keys = keys
         self._groups = groups
-        self._parts = parts
         self._events: list[KVEvent] = []
 
     def registered(self, blocks: Sequence[int], keys: Sequence[int], part: TablePart | None) -> None:
@@ -88,10 +86,8 @@ class KVEventLog(PoolListener):
         self._events.append(event)
 
     def evicted(self, block: int, key: int) -> None:
-        for pool_key in (key, self._parts.key_of(block)):
-            if pool_key is not None:
-                block_key, group_index = divmod(pool_key, len(self._groups))
-                self._events.append(BlockRemoved((self._published_hash(block_key),), group_index))
+        block_key, group_index = divmod(key, len(self._groups))
+        self._events.append(BlockRemoved((self._published_hash(block_key),), group_index))
 
     def cleared(self) -> None:
         self._events.append(AllBlocksCleared())

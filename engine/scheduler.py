@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.block_metrics import BlockMetrics
-from kvtwin.engine.chunks import Candidate, ChunkLimit, Cutter, NoStates, StateChunks, cut_to_budget, wait_for_budget
+from kvtwin.engine.chunks import Candidate, ChunkLimit, Cutter, cut_to_budget, wait_for_budget
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.draft_verification import make_draft_verification
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
@@ -21,6 +21,7 @@ from kvtwin.engine.observer import Observer
 from kvtwin.engine.prefill_pacing import PrefillPacing
 from kvtwin.engine.request import FinishReason, Request, RequestStatus
 from kvtwin.engine.retention import make_retention
+from kvtwin.engine.state_chunks import NoStates, StateChunks
 from kvtwin.engine.statistics import EngineStatistics
 from kvtwin.engine.waiting_queue import make_waiting_queue
 
@@ -159,9 +160,8 @@ class Scheduler:
             self._reject_stuck_head()
         step.preempted, self._preempted_since_step = self._preempted_since_step, []
         step.finished, self._finished_since_step = self._finished_since_step, []
-        step.copies = self.kv_cache.take_copies()
         step.saves, step.loads = self.kv_cache.take_host_copies()
-        step.replaced_blocks = self._forks.take_replaced()
+        step.copies, step.replaced_blocks = self._forks.take_copies()
         self._drafts.claim(step)
         self._advance(step)
         self._drafts.expect(step)
@@ -189,14 +189,16 @@ class Scheduler:
                     victim = self._choose_victim()
                     index -= self.running.index(victim) < index
                     self.running.remove(victim)
-                    self._roll_back(victim, step)
+                    if victim in step.requests:
+                        step.remove(victim)
+                        self.kv_cache.mark_phantoms(victim)
                     self._preempt(victim, needed_by=request)
                     if victim is request:
                         break
                 new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
             if new_blocks is None:
                 continue
-            self._add_to_step(step, request, num_new_tokens)
+            step.add(request, num_new_tokens)
             if any(new_blocks):
                 step.new_blocks.append((request, new_blocks))
 
@@ -288,18 +290,6 @@ class Scheduler:
             return self.running[-1]
         return max(self.running, key=lambda request: (request.priority, request.arrival_ns))
 
-    def _roll_back(self, victim: Request, step: Step) -> None:
-        """Take ``victim`` out of the step if it is already in it."""
-        if victim not in step.requests:
-            return
-        index = step.requests.index(victim)
-        step.total_tokens -= step.num_tokens[index]
-        for parallel in (step.requests, step.num_tokens, step.num_computed_tokens):
-            del parallel[index]
-        step.num_drafts.pop(victim, None)
-        step.new_blocks = [entry for entry in step.new_blocks if entry[0] is not victim]
-        self.kv_cache.mark_phantoms(victim)
-
     def _preempt(self, request: Request, needed_by: Request | None) -> None:
         """Take everything from ``request``, which left ``running``, and let it wait (spec section 6).
 
@@ -332,26 +322,13 @@ class Scheduler:
         request.num_computed_tokens = hit.num_tokens
         self.running.append(request)
         self.retention.admitted(request)
-        self._add_to_step(step, request, num_new_tokens)
+        step.add(request, num_new_tokens)
+        tables = [list(table) for table in request.block_tables]
         step.admitted.append(
-            Admission(
-                request,
-                hit.num_tokens,
-                [list(table) for table in request.block_tables],
-                resumed,
-                hit.is_swapped,
-                hit.num_external_tokens,
-                hit.is_fork,
-            )
+            Admission(request, hit.num_tokens, tables, resumed, hit.is_swapped, hit.num_external_tokens, hit.is_fork)
         )
         self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
         self.statistics.num_forks += hit.is_fork
-
-    def _add_to_step(self, step: Step, request: Request, num_new_tokens: int) -> None:
-        step.requests.append(request)
-        step.num_tokens.append(num_new_tokens)
-        step.num_computed_tokens.append(request.num_computed_tokens)
-        step.total_tokens += num_new_tokens
 
     def _advance(self, step: Step) -> None:
         """Count the step's tokens as computed and expect its samples (spec sections 5.3 and 8)."""

@@ -124,6 +124,16 @@ class EngineSettings:
         return 2 if self.async_scheduling else 1
 
     @property
+    def max_tokens_in_flight(self) -> int:
+        """Tokens of all steps that may be under way at once, as vLLM's admission counts them (spec section 10)."""
+        return self.max_num_batched_tokens * self.max_steps_in_flight
+
+    @property
+    def max_slots_ahead(self) -> int:
+        """Slots that a request may have ahead of the last token whose step is done, for drafts too."""
+        return self.token_budget * self.max_steps_in_flight + self.lookahead_slots
+
+    @property
     def watermark_blocks(self) -> int:
         """Blocks that admission leaves free while something runs (spec section 4.1)."""
         return int(self.watermark * self.num_blocks)

@@ -457,7 +457,7 @@ class Beams:
 
     def compute(self, beam, num_tokens):
         start = beam.num_computed_tokens
-        step = Step(self.num_steps, [beam], [num_tokens], [start], [False], copies=self.cache.take_copies())
+        step = Step(self.num_steps, [beam], [num_tokens], [start], [False], copies=self.cache.forks.take_copies()[0])
         step.admitted.append(Admission(beam, start, beam.block_tables, resumed=False))
         self.executor.submit(step)
         self.executor.settle(step)
