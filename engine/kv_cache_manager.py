@@ -36,11 +36,14 @@ class KVCacheManager:
     """
 
     def __init__(self, config: EngineConfig, keys: KeySpace) -> None:
-        self._config = config
+        self._is_strict = config.vllm_strict
         self._keys = keys
         self.pool = BlockPool(config.num_blocks)
         self._alignment_tokens = config.alignment_tokens
         self._lookahead_slots = config.lookahead_slots
+        self._hash_lookahead_tokens = config.hash_lookahead_tokens
+        self._max_model_len = config.max_model_len
+        self._caches = config.enable_prefix_caching
         self.groups = make_groups(config)
         self._hits_drop_a_block = any(group.num_dropped_blocks for group in self.groups)
         self._forgetful = [index for index, group in enumerate(self.groups) if group.forgets]
@@ -48,10 +51,16 @@ class KVCacheManager:
         self.phantoms = PhantomBlocks(self.pool)
         self._unwritten_states: set[int] = set()
         """Keys given in this step that cannot be hit before the next, not even in an older block with that key."""
-        self.forks = Forks(self.pool, self.groups, keys.hash_block_size if config.enable_prefix_caching else None)
+        self.forks = Forks(self.pool, self.groups, keys.hash_block_size if self._caches else None)
         self.events = KVEventLog(keys, self.groups) if config.enable_kv_cache_events else None
         self.parts = BlockParts(keys, self.groups, self.events)
         parts = self.parts if self.parts.group_indices else None
+        self._registration = [
+            (index, group.block_size, group.num_dropped_blocks, index in self.parts.group_indices)
+            for index, group in enumerate(self.groups)
+        ]
+        """What :meth:`register`, which every request calls in every step, has to know of each group."""
+        self._nothing: BlockTables = [[] for _ in self.groups]
         does_swap = config.preemption_mode == "swap"
         self.swap = SwapSpace(config.num_swap_blocks, self.groups, self.pool) if does_swap else None
         first = config.num_swap_blocks + 1
@@ -72,7 +81,7 @@ class KVCacheManager:
     def why_never_fits(self, request: Request, num_tokens: int) -> str | None:
         """Why ``num_tokens`` tokens of ``request`` do not fit when nothing else is held; None if they do."""
         if self._lookahead_slots:
-            num_tokens = min(num_tokens + self._lookahead_slots, self._config.max_model_len)
+            num_tokens = min(num_tokens + self._lookahead_slots, self._max_model_len)
         num_blocks = sum(group.most_blocks(num_tokens) for group in self.groups)
         num_usable_blocks = self.pool.num_usable_blocks
         return f"needs {num_blocks} blocks, pool {num_usable_blocks}" if num_blocks > num_usable_blocks else None
@@ -89,14 +98,14 @@ class KVCacheManager:
             hit = Hit(tables, num_tokens, loads=loads, is_swapped=True)
             self._observer.looked_up(request, [[] for _ in self.groups], hit)
             return hit
-        if not self._config.enable_prefix_caching:
+        if not self._caches:
             return Hit([[] for _ in self.groups], 0)
-        self._extend_keys(request, request.num_tokens - self._keys.hash_lookahead_tokens)
+        self._extend_keys(request, request.num_tokens - self._hash_lookahead_tokens)
         keys = [self.pool_keys(request, 0, None, index) for index in range(len(self.groups))]
         max_hit_tokens = request.num_tokens - 1
         tables, num_tokens, longest = self._lookup.find(keys, max_hit_tokens, self.pool.find)
         num_phantom_tokens = self._count_phantom_tokens(tables)
-        if num_phantom_tokens and not self._config.vllm_strict:
+        if num_phantom_tokens and not self._is_strict:
             tables, num_tokens, longest = self._lookup.find(keys, max_hit_tokens, self.phantoms.find_filled)
         num_local_tokens, loads = num_tokens, []
         if self.offload:
@@ -166,10 +175,10 @@ class KVCacheManager:
             if self._forgetful:
                 self._forget(request)
             num_scheduled_tokens = request.num_computed_tokens + num_new_tokens
-            num_slots = min(num_scheduled_tokens + self._lookahead_slots, self._config.max_model_len)
+            num_slots = min(num_scheduled_tokens + self._lookahead_slots, self._max_model_len)
             if num_slots <= request.num_slots:  # what most decode steps need: nothing
                 self.register(request, min(num_scheduled_tokens, request.num_tokens))
-                return [[] for _ in self.groups]
+                return self._nothing
             copied = self.forks.blocks_to_copy(request) if self.forks.unwritten else ()
             num_missing_blocks = self._missing(num_slots, request.block_tables) + len(copied)
             demand = Demand(num_missing_blocks, self.pool.num_free_blocks)
@@ -180,7 +189,7 @@ class KVCacheManager:
                 return None
             copied = ()
             num_scheduled_tokens = hit.num_tokens + num_new_tokens
-            num_slots = min(num_scheduled_tokens + self._lookahead_slots, self._config.max_model_len)
+            num_slots = min(num_scheduled_tokens + self._lookahead_slots, self._max_model_len)
             num_missing_blocks = self._missing(num_slots, hit.block_tables)
             if reserve_full_sequence:
                 num_missing_blocks = max(num_missing_blocks, self._missing_to_admit(request, hit.block_tables))
@@ -219,7 +228,7 @@ class KVCacheManager:
         return missing
 
     def _missing_to_admit(self, request: Request, tables: BlockTables) -> int:
-        num_tokens = min(request.num_tokens, self._config.max_model_len)
+        num_tokens = min(request.num_tokens, self._max_model_len)
         return sum(
             group.blocks_to_admit(num_tokens, len(table)) for group, table in zip(self.groups, tables, strict=True)
         )
@@ -296,18 +305,19 @@ class KVCacheManager:
 
     def register(self, request: Request, num_tokens: int) -> None:
         """Make the full blocks among the first ``num_tokens`` tokens hit-able, as far as they have keys."""
-        if not self._config.enable_prefix_caching:
+        if not self._caches:
             return
         num_keyed_tokens = num_tokens - num_tokens % self._alignment_tokens
-        if self._keys.hash_lookahead_tokens:
-            num_keyed_tokens = min(num_keyed_tokens, request.num_tokens - self._keys.hash_lookahead_tokens)
-        for index, group in enumerate(self.groups):
-            start, end = request.num_registered_blocks[index], num_keyed_tokens // group.block_size
-            if group.num_dropped_blocks and 0 < end < num_tokens // group.block_size:
-                end += group.num_dropped_blocks
-            if start < end:
-                self._register_blocks(request, index, start, end)
-            if index in self.parts.group_indices:
+        if self._hash_lookahead_tokens:
+            num_keyed_tokens = min(num_keyed_tokens, request.num_tokens - self._hash_lookahead_tokens)
+        registered = request.num_registered_blocks
+        for index, block_size, num_dropped_blocks, has_parts in self._registration:
+            end = num_keyed_tokens // block_size
+            if num_dropped_blocks and 0 < end < num_tokens // block_size:
+                end += num_dropped_blocks
+            if registered[index] < end:
+                self._register_blocks(request, index, registered[index], end)
+            if has_parts:
                 self.parts.register(request, index, num_keyed_tokens)
 
     def _register_blocks(self, request: Request, index: int, start: int, end: int) -> None:
@@ -361,10 +371,5 @@ class KVCacheManager:
 
     def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
         """Copies to and from the host that became necessary since the last call."""
-        saves: list[HostCopy] = []
-        loads: list[HostCopy] = []
-        for memory in self.host_memory:
-            saved, loaded = memory.pool.take_copies()
-            saves += saved
-            loads += loaded
-        return saves, loads
+        copies = [memory.pool.take_copies() for memory in self.host_memory]
+        return [one for saves, _ in copies for one in saves], [one for _, loads in copies for one in loads]

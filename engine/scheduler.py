@@ -172,7 +172,7 @@ class Scheduler:
 
     def _schedule_running(self, step: Step) -> None:
         """Give running requests their tokens, in order, and preempt where blocks are missing (spec section 6)."""
-        budget, limit = self.config.token_budget, self._drafts.limit
+        budget, limit, holds_prefill = self.config.token_budget, self._drafts.limit, self._pacing.holds
         index = 0
         while index < len(self.running):
             budget_left = limit(budget - step.total_tokens, step)
@@ -181,7 +181,7 @@ class Scheduler:
             request = self.running[index]
             index += 1
             num_new_tokens = self._num_tokens_to_run(request, budget_left)
-            if num_new_tokens <= 0 or (self._pacing.holds and request.is_prefill_chunk):
+            if num_new_tokens <= 0 or (holds_prefill and request.is_prefill_chunk):
                 continue
             new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
             while new_blocks is None:
