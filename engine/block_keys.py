@@ -32,12 +32,7 @@ class KeySpace:
     """
 
     def __init__(
-        self,
-        hash_block_size: int,
-        algorithm: str = "sha256",
-        seed: str | None = None,
-        *,
-        hash_lookahead_tokens: int = 0,
+        self, hash_block_size: int, algorithm: str = "sha256", seed: str | None = None, hash_lookahead_tokens: int = 0
     ) -> None:
         self.hash_block_size = hash_block_size
         self.hash_lookahead_tokens = hash_lookahead_tokens

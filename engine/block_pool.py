@@ -37,7 +37,7 @@ class BlockPool:
         if num_blocks < 2:
             raise ValueError(f"num_blocks: expected at least 2 (one is the null block), got {num_blocks}")
         self.num_blocks = num_blocks
-        self.num_free_blocks = num_blocks - 1
+        self.num_usable_blocks = self.num_free_blocks = num_blocks - 1
         self.num_evictions = 0
         """Blocks that lost their key because they were handed out again."""
         self.num_hashed_blocks = 0
@@ -59,11 +59,6 @@ class BlockPool:
         self._previous_same = array("q", range(num_blocks))
 
     @property
-    def num_usable_blocks(self) -> int:
-        """All blocks but the null block."""
-        return self.num_blocks - 1
-
-    @property
     def num_used_blocks(self) -> int:
         """Blocks that somebody holds."""
         return self.num_usable_blocks - self.num_free_blocks
@@ -82,8 +77,7 @@ class BlockPool:
             raise ValueError(f"allocate: {count} blocks asked for, {self.num_free_blocks} free")
         successor, keys, ref_counts = self._next, self.keys, self.ref_counts
         sentinel = self.num_blocks
-        block_ids = []
-        block = successor[sentinel]
+        block_ids, block = [], successor[sentinel]
         for _ in range(count):
             block_ids.append(block)
             ref_counts[block] = 1

@@ -133,8 +133,11 @@ class Forks:
                     positions.append((index, position))
         return positions
 
-    def copy(self, request: Request, positions: Sequence[tuple[int, int]]) -> None:
-        """Put new blocks at ``positions`` of the tables, to be written now, and order the copies into them."""
+    def copy(self, request: Request) -> None:
+        """Put new blocks in the place of those :meth:`blocks_to_copy`, and order the copies into them."""
+        if not self.unwritten:
+            return
+        positions = self.blocks_to_copy(request)
         self.unwritten.pop(request, None)
         blocks = self._pool.allocate(len(positions))
         for (index, position), block in zip(positions, blocks, strict=True):

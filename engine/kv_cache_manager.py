@@ -54,7 +54,6 @@ class KVCacheManager:
         self.forks = Forks(self.pool, self.groups, keys.hash_block_size if self._caches else None)
         self.events = KVEventLog(keys, self.groups) if config.enable_kv_cache_events else None
         self.parts = BlockParts(keys, self.groups, self.events)
-        parts = self.parts if self.parts.group_indices else None
         self._registration = [
             (index, group.block_size, group.num_dropped_blocks, index in self.parts.group_indices)
             for index, group in enumerate(self.groups)
@@ -63,10 +62,10 @@ class KVCacheManager:
         self._nothing: BlockTables = [[] for _ in self.groups]
         does_swap = config.preemption_mode == "swap"
         self.swap = SwapSpace(config.num_swap_blocks, self.groups, self.pool) if does_swap else None
-        first = config.num_swap_blocks + 1
-        num_blocks = config.num_offload_blocks
+        num_blocks, first = config.num_offload_blocks, config.num_swap_blocks + 1
         self.offload = OffloadTier(num_blocks, self.phantoms, first) if num_blocks else None
         self.host_memory = [memory for memory in (self.swap, self.offload) if memory]
+        parts = self.parts if self.parts.group_indices else None
         self.pool.listeners += [listener for listener in (self.events, parts, self.offload) if listener]
         self._observer = Observer()
 
@@ -179,15 +178,15 @@ class KVCacheManager:
             if num_slots <= request.num_slots:  # what most decode steps need: nothing
                 self.register(request, min(num_scheduled_tokens, request.num_tokens))
                 return self._nothing
-            copied = self.forks.blocks_to_copy(request) if self.forks.unwritten else ()
-            num_missing_blocks = self._missing(num_slots, request.block_tables) + len(copied)
+            num_missing_blocks = self._missing(num_slots, request.block_tables)
+            if self.forks.unwritten:
+                num_missing_blocks += len(self.forks.blocks_to_copy(request))
             demand = Demand(num_missing_blocks, self.pool.num_free_blocks)
         else:
             if hit.is_fork:
                 return self._fork(request, num_reserved_blocks)
             if self.must_wait(hit):
                 return None
-            copied = ()
             num_scheduled_tokens = hit.num_tokens + num_new_tokens
             num_slots = min(num_scheduled_tokens + self._lookahead_slots, self._max_model_len)
             num_missing_blocks = self._missing(num_slots, hit.block_tables)
@@ -198,10 +197,10 @@ class KVCacheManager:
         self._observer.demanded(request, demand)
         if not demand.is_met:
             return None
-        if hit is not None:
+        if hit is None:
+            self.forks.copy(request)
+        else:
             self._adopt(request, hit)
-        elif self.forks.unwritten:
-            self.forks.copy(request, copied)
         new_blocks = self._add_blocks(request, num_slots)
         self.register(request, min(num_scheduled_tokens, request.num_tokens))
         return new_blocks
@@ -222,16 +221,14 @@ class KVCacheManager:
         request.num_slots = 0
 
     def _missing(self, num_slots: int, tables: BlockTables) -> int:
-        missing = 0
-        for group, table in zip(self.groups, tables, strict=True):
-            missing += group.blocks_to_add(num_slots, len(table))
-        return missing
+        """Blocks that ``tables`` lack to have ``num_slots`` slots."""
+        pairs = zip(self.groups, tables, strict=True)
+        return sum([group.blocks_to_add(num_slots, len(table)) for group, table in pairs])
 
     def _missing_to_admit(self, request: Request, tables: BlockTables) -> int:
-        num_tokens = min(request.num_tokens, self._max_model_len)
-        return sum(
-            group.blocks_to_admit(num_tokens, len(table)) for group, table in zip(self.groups, tables, strict=True)
-        )
+        """Blocks that ``tables`` lack to admit the whole ``request``."""
+        num_tokens, pairs = min(request.num_tokens, self._max_model_len), zip(self.groups, tables, strict=True)
+        return sum(group.blocks_to_admit(num_tokens, len(table)) for group, table in pairs)
 
     def _num_idle(self, tables: BlockTables) -> int:
         """Blocks that leave the free queue when ``tables`` are adopted."""
@@ -288,16 +285,14 @@ class KVCacheManager:
                 self.pool.register([table[position] for position in kept], [place.key for place in cached], part)
 
     def _add_blocks(self, request: Request, num_slots: int) -> BlockTables:
-        new_blocks = []
-        for group, table in zip(self.groups, request.block_tables, strict=True):
+        new_blocks, tables = [], request.block_tables
+        for group, table in zip(self.groups, tables, strict=True):
             blocks = self.pool.allocate(group.blocks_to_add(num_slots, len(table)))
             if num_skipped := group.positions_to_skip(num_slots, len(table)):
                 blocks = [NULL_BLOCK] * num_skipped + blocks
             table += blocks
             new_blocks.append(blocks)
-        request.num_slots = min(
-            len(table) * group.block_size for table, group in zip(request.block_tables, self.groups, strict=True)
-        )
+        request.num_slots = min(len(table) * group.block_size for table, group in zip(tables, self.groups, strict=True))
         self._observer.granted(request, new_blocks)
         return new_blocks
 
@@ -321,7 +316,7 @@ class KVCacheManager:
                 self.parts.register(request, index, num_keyed_tokens)
 
     def _register_blocks(self, request: Request, index: int, start: int, end: int) -> None:
-        """Make the full blocks from ``start`` to ``end`` of group ``index`` hit-able."""
+        """Give the full blocks from ``start`` to ``end`` of group ``index`` their keys."""
         group = self.groups[index]
         self._extend_keys(request, end * group.block_size)
         kept: Sequence[int] = range(start, end)

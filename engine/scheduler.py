@@ -37,10 +37,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.keys = KeySpace(
-            config.hash_block_size,
-            config.prefix_caching_hash_algo,
-            config.hash_seed,
-            hash_lookahead_tokens=config.hash_lookahead_tokens,
+            config.hash_block_size, config.prefix_caching_hash_algo, config.hash_seed, config.hash_lookahead_tokens
         )
         self.kv_cache = make_kv_cache(config, self.keys)
         pool = self.kv_cache.pool
@@ -134,7 +131,7 @@ class Scheduler:
             self.kv_cache.swap.num_fallbacks = 0
 
     def has_requests(self) -> bool:
-        """Whether there is anything to schedule, be it only word of finished requests."""
+        """Whether there is anything to schedule, or finished requests to report."""
         return bool(self.live or self._finished_since_step)
 
     def take_ended(self) -> list[Request]:
@@ -245,12 +242,13 @@ class Scheduler:
         return AdmissionStop.NOBODY_WAITS
 
     def _chunk(self, candidate: Candidate) -> int | AdmissionStop:
-        """How many tokens the candidate computes in this step."""
-        num_tokens: int | AdmissionStop = candidate.request.num_tokens - candidate.hit.num_tokens
+        """How many tokens the candidate computes in this step: what it lacks, cut by one rule after the other."""
+        num_tokens = candidate.request.num_tokens - candidate.hit.num_tokens
         for cut in self._cutters:
-            if isinstance(num_tokens, AdmissionStop):
-                break
-            num_tokens = cut(candidate, num_tokens)
+            left = cut(candidate, num_tokens)
+            if isinstance(left, AdmissionStop):
+                return left
+            num_tokens = left
         return num_tokens
 
     def _place(self, candidate: Candidate, num_new_tokens: int) -> AdmissionStop | None:
@@ -307,7 +305,7 @@ class Scheduler:
         self._preempted_since_step.append(request)
 
     def _must_skip(self, request: Request) -> bool:
-        """Whether ``request`` cannot be admitted now, though one behind it might."""
+        """Whether ``request`` cannot be admitted now, though one after it might."""
         if request.num_in_flight_samples > request.drop_samples:
             return True
         if request.lora is None:
