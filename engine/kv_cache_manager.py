@@ -333,7 +333,7 @@ class KVCacheManager:
     def _kept(self, request: Request, group_index: int, start: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose blocks are given keys, where blocks are let go or shared."""
         group = self.groups[group_index]
-        boundaries = worth_resending(request, group, self._alignment_tokens, hits_drop_a_block=self._hits_drop_a_block)
+        boundaries = worth_resending(request, group, hits_drop_a_block=self._hits_drop_a_block)
         table = request.block_tables[group_index]
         return [
             position

@@ -33,8 +33,9 @@ class CacheGroup(ABC):
         self.kind = spec.kind
         self.block_size = spec.block_size
         self.window_tokens = spec.window_tokens or 0
+        self.alignment_tokens = settings.alignment_tokens
+        """Hits are multiples of this."""
         self.alignment_blocks = settings.alignment_tokens // spec.block_size
-        """Hits are multiples of so many blocks."""
         self._settings = settings
 
     @abstractmethod

@@ -6,14 +6,13 @@ from kvtwin.engine.cache_groups.base import CacheGroup
 from kvtwin.engine.request import Request
 
 
-def worth_resending(
-    request: Request, group: CacheGroup, alignment_tokens: int, *, hits_drop_a_block: bool
-) -> list[int]:
+def worth_resending(request: Request, group: CacheGroup, *, hits_drop_a_block: bool) -> list[int]:
     """Lengths of hits, multiples of ``alignment_tokens``, that ``group`` shall be able to serve (spec section 10).
 
     They are the hit of the same prompt sent again, and the prefix that was seen to be shared. Where hits drop their
     last block, the same prompt may hit so much less, and so may a shared prefix (docs/spec-additions.md).
     """
+    alignment_tokens = group.alignment_tokens
     longest = (request.num_prompt_tokens - 1) // alignment_tokens * alignment_tokens
     lengths = [longest]
     if hits_drop_a_block:

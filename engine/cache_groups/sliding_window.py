@@ -62,7 +62,7 @@ class SlidingWindowGroup(CacheGroup):
         dropped_tokens = self.num_dropped_blocks * self.block_size
         interval = self._settings.prefix_cache_retention_interval
         if interval != 0:
-            every_tokens = self.alignment_blocks * self.block_size if interval is None else interval
+            every_tokens = self.alignment_tokens if interval is None else interval
             if tail_tokens + dropped_tokens >= every_tokens:
                 return True
             boundaries = [] if interval is None else list(boundaries)

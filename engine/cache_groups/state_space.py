@@ -56,5 +56,5 @@ class StateSpaceGroup(CacheGroup):
     def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
         end = (index + 1) * self.block_size
         interval = self._settings.prefix_cache_retention_interval
-        every_tokens = self.alignment_blocks * self.block_size if interval is None else interval
+        every_tokens = self.alignment_tokens if interval is None else interval
         return end in boundaries or (every_tokens != 0 and end % every_tokens == 0)
