@@ -74,7 +74,7 @@ class KeySpace:
 class Content:
     """What is known of a request's tokens, seen as a source of block keys.
 
-    LoRA adapter, cache salt and images tell equal tokens apart: they are the parts of a block hash that are no tokens.
+    LoRA adapter, cache salt and images tell equal tokens apart: they are what a block hash covers besides tokens.
     """
 
     def __init__(
