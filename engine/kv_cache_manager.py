@@ -332,9 +332,8 @@ class KVCacheManager:
 
     def _kept(self, request: Request, group_index: int, start: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose blocks are given keys, where blocks are let go or shared."""
-        group = self.groups[group_index]
+        group, table = self.groups[group_index], request.block_tables[group_index]
         boundaries = worth_resending(request, group, hits_drop_a_block=self._hits_drop_a_block)
-        table = request.block_tables[group_index]
         return [
             position
             for position in range(start, end)
