@@ -176,3 +176,76 @@ def test_drafts_are_cut_by_the_model_length_and_dropped_by_a_preemption():
     assert shape(engine.iterate()) == {"r0": 4}  # position 15 is the last that is computed
     engine.scheduler.reset_prefix_cache(reset_running_requests=True)
     assert engine.requests["r0"].num_drafts == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "num_blocks"),
+    [("eagle", 3), ("mtp", 3), ("draft_model", 3), ("dflash", 3), ("ngram", 2), ("suffix", 2), ("medusa", 2)],
+)
+def test_slots_that_are_taken_in_advance(method, num_blocks):
+    """A prompt of 7 in blocks of 4, three drafts: 10 or 11 slots for drafters that write keys and values, else 7."""
+    speculation = Speculation(method=method, num_speculative_tokens=3)
+    engine = Speculating(50, lambda name, index: 0, speculation, block_size=4)
+    engine.add("r0", 7, 4)
+    engine.iterate()
+    assert len(engine.table("r0")) == num_blocks
+
+
+@pytest.mark.parametrize(("method", "slots"), [("eagle", 3), ("draft_model", 3), ("dflash", 4), ("ngram", 0)])
+def test_slots_in_advance_by_method(method, slots):
+    assert Speculation(method=method, num_speculative_tokens=3).lookahead_slots == slots
+
+
+GROUPS = (CacheGroupSpec("full_attention", 4), CacheGroupSpec("sliding_window", 4, 9))
+
+
+@pytest.mark.parametrize(
+    ("switches", "groups", "length", "hit"),
+    [
+        ({}, (), 12, 8),
+        ({"disable_lookahead_block_hashes": True}, (), 12, 4),
+        ({"disable_eagle_block_drop": True}, (), 12, 8),
+        ({"disable_lookahead_block_hashes": True, "disable_eagle_block_drop": True}, (), 12, 8),
+        ({"disable_lookahead_block_hashes": True}, (), 40, 32),
+        ({"disable_lookahead_block_hashes": True}, GROUPS, 40, 36),
+    ],
+)
+def test_the_block_that_a_hit_gives_away(switches, groups, length, hit):
+    """A prompt that was served before, in blocks of 4: with hashes that look ahead, or none, nothing is given away."""
+    speculation = Speculation(method="eagle", num_speculative_tokens=2, **switches)
+    engine = Speculating(99, lambda name, index: 0, speculation, block_size=4, cache_groups=groups)
+    prompt = list(range(length + 1))
+    engine.add("r0", prompt if length == 12 else prompt[:length])
+    engine.run()
+    engine.add("r1", prompt[:length])
+    engine.run()
+    assert engine.hits("r1") == [hit]
+
+
+def test_a_hash_that_looks_ahead_needs_the_next_token():
+    """Of 8 tokens in blocks of 4, only the first block has the token behind it."""
+    engine = Speculating(50, lambda name, index: 0, Speculation(method="eagle", num_speculative_tokens=2), block_size=4)
+    request = engine.add("r0", 8)
+    engine.core.schedule_next()
+    root, space = engine.scheduler.keys.root_hash, engine.scheduler.keys
+    tokens = request.content.token_ids(0, 5)
+    assert [space.hash_of_key(key) for key in request.block_keys] == [
+        space.hash((root, tuple(tokens[:4]), (None, tokens[4])))
+    ]
+    assert engine.pool.num_hashed_blocks == 1
+
+
+def test_a_draft_model_computes_one_token_more_of_each_request():
+    speculation = Speculation(method="draft_model", num_speculative_tokens=2)
+    engine = Speculating(50, lambda name, index: 0, speculation, max_num_batched_tokens=10)
+    for name in ("r0", "r1"):
+        engine.add(name, 5)
+    assert shape(engine.iterate()) == {"r0": 5, "r1": 3}
+
+
+def test_dflash_limits_the_requests_that_run():
+    speculation = Speculation(method="dflash", num_speculative_tokens=3)
+    engine = Speculating(50, lambda name, index: 0, speculation, max_num_batched_tokens=8)
+    for name in ("r0", "r1", "r2"):
+        engine.add(name, 1, 9)
+    assert list(shape(engine.iterate())) == ["r0", "r1"]
