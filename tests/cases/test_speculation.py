@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.speculation import SPECULATION_METHODS, Speculation
 from tests.cases.engine_harness import Engine, shape
 
@@ -156,6 +157,50 @@ def test_padding_stays_below_the_model_length(max_model_len, num_tokens):
     engine.iterate()
     engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 4)
     assert shape(engine.iterate())["r1"] == num_tokens
+
+
+def test_padding_is_cut_by_the_long_prefill_limit():
+    """Where vLLM ends with an assertion."""
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(60, lambda name, index: 0, speculation, block_size=1, long_prefill_token_threshold=3)
+    engine.add("r0", [1, 2, 3, 4, 5, 6, 7], 4)
+    engine.iterate()
+    engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 4)
+    assert shape(engine.iterate())["r1"] == 3
+
+
+def test_padding_above_the_budget_stops_admission():
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(60, lambda name, index: 0, speculation, block_size=1, max_num_batched_tokens=9)
+    engine.add("r0", [1, 2, 3, 4, 5, 6, 7], 4)
+    engine.iterate()
+    engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 4)
+    assert shape(engine.iterate()) == {"r0": 5}
+
+
+def test_padding_and_what_a_stop_cuts_off_are_counted():
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(60, lambda name, index: 4, speculation, block_size=1)
+    engine.add("r0", [1, 2, 3, 4, 5, 6, 7], 9, stop_token_ids=frozenset({1002}))
+    engine.iterate()
+    engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 1)
+    assert shape(engine.iterate()) == {"r0": 5, "r1": 5}
+    counts = engine.statistics.speculation
+    assert (counts.num_drafts, counts.num_draft_tokens, counts.num_accepted_tokens) == (2, 8, 4)
+    assert engine.requests["r0"].num_output_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_num_batched_tokens": 4, "max_num_seqs": 4}, "expected more than the 4 lookahead slots"),
+        ({"cache_groups": (CacheGroupSpec("chunked_local_attention", 4, 8),)}, "which cannot drop blocks"),
+    ],
+)
+def test_what_vllm_would_not_start_with_is_refused(settings, message):
+    speculation = Speculation(method="eagle", num_speculative_tokens=4, disable_lookahead_block_hashes=True)
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(num_blocks=9, speculation=speculation, **settings)
 
 
 def test_a_stop_token_among_accepted_drafts_ends_the_request_there():
