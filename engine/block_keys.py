@@ -29,7 +29,7 @@ class KeySpace:
     """Hands out keys so that equal prefixes, and only they, get equal keys.
 
     One per engine. ``block_size`` is the number of tokens that a key stands for, ``lookahead_tokens`` how many more
-    behind a block its key depends on (spec section 2): so many must be known before the block has a key.
+    behind a block its key depends on (specification, section 2.7): so many must be known before the block has a key.
     """
 
     def __init__(

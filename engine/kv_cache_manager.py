@@ -1,6 +1,6 @@
 """The KV cache manager: gives requests their blocks, finds cached prefixes, makes full blocks hit-able.
 
-Rules: spec sections 3 (lookup) and 4 (allocation).
+Rules: specification, sections 3 (lookup) and 4 (allocation).
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ class KVCacheManager:
         )
 
     def _forget(self, request: Request) -> None:
-        """Let go of blocks behind the windows; steps in flight still look at them (spec section 10)."""
+        """Let go of blocks behind the windows; steps in flight still look at them (specification, section 10.3)."""
         num_processed_tokens = request.num_computed_tokens - request.num_tokens_in_flight
         for index in self._forgetful:
             table = request.block_tables[index]

@@ -136,7 +136,7 @@ class Request:
         self.num_preemptions = 0
         self.block_keys: list[int] = []
         self.junction_tokens = 0
-        """Longest prefix that some cache group had, though not all; its tail is worth keeping (spec section 10)."""
+        """Longest prefix that some cache group had, though not all; its tail is kept (specification, section 10.8)."""
         self.block_tables: BlockTables = []
         self.num_forgotten_blocks: list[int] = []
         """Per group, how many leading positions of the table surely hold no block."""

@@ -1,6 +1,6 @@
 """The scheduler: which requests compute how many tokens in the next step.
 
-One readable schedule()/update() pair that follows spec sections 5 to 8 rule by rule, synchronous and
+One readable schedule()/update() pair that follows the specification, sections 5 to 8, rule by rule, synchronous and
 asynchronous. It is the truth; anything faster must equal it exactly.
 """
 
@@ -139,7 +139,7 @@ class Scheduler:
     # ---------------------------------------------------------------- one step
 
     def schedule(self) -> Step:
-        """Decide the next step (spec section 5); its tokens count as computed from now on."""
+        """Decide the next step (specification, section 5); its tokens count as computed from now on."""
         step = Step(self.statistics.num_steps)
         self.statistics.num_steps += 1
         self.kv_cache.start_step()
@@ -275,7 +275,7 @@ class Scheduler:
         return stop
 
     def _chunk_limit(self) -> int:
-        """Most tokens that one request may prefill in this step; 0 is no limit (spec section 5)."""
+        """Most tokens that one request may prefill in this step; 0 is no limit (specification, section 5.5)."""
         limit = self.config.long_prefill_token_threshold
         num_requests = len(self.running) + len(self.waiting)
         if limit == 0 or num_requests <= 1:
@@ -285,7 +285,7 @@ class Scheduler:
         return limit
 
     def _num_tokens_to_run(self, request: Request, budget_left: int, chunk_limit: int) -> int:
-        """Tokens that a running request gets if its blocks can be had; 0 or less is none (spec section 5)."""
+        """Tokens that a running request gets if there are blocks; 0 or less is none (specification, section 5.1)."""
         num_expected_tokens = request.num_tokens + request.num_placeholders
         if request.num_placeholders and request.num_tokens + 1 >= request.max_total_tokens:
             return 0
@@ -302,7 +302,7 @@ class Scheduler:
         return num_new_tokens
 
     def _choose_victim(self) -> Request:
-        """The request to preempt (spec section 6): the newest, or the least important of the newest."""
+        """The request to preempt (specification, section 6.1): the newest, or the least important of the newest."""
         if self.config.scheduling_policy == "fcfs":
             return self.running[-1]
         return max(self.running, key=lambda request: (request.priority, request.arrival_ns))
@@ -320,7 +320,7 @@ class Scheduler:
         self.kv_cache.mark_phantoms(victim)
 
     def _preempt(self, request: Request, *, may_swap: bool = True) -> None:
-        """Take everything from ``request``, which left ``running``, and let it wait (spec section 6)."""
+        """Take everything from ``request``, which left ``running``, and let it wait (specification, section 6.2)."""
         if self.kv_cache.swap and may_swap:
             self.kv_cache.swap.save(request)
         self.kv_cache.free(request)
@@ -344,7 +344,7 @@ class Scheduler:
 
     @property
     def _num_reserved_blocks(self) -> int:
-        """Blocks that the next admission must leave free (spec section 4.1)."""
+        """Blocks that the next admission must leave free (specification, section 4.1)."""
         return self.config.watermark_blocks if self.running else 0
 
     def _fork(self, step: Step, request: Request, forks: Forks) -> bool:
@@ -381,7 +381,7 @@ class Scheduler:
             self._drafts.claim(step, request, num_new_tokens)
 
     def _advance(self, step: Step) -> None:
-        """Count the step's tokens as computed and expect its samples (spec sections 5.3 and 8)."""
+        """Count the step's tokens as computed and expect its samples (specification, sections 5.3 and 8.2)."""
         is_async = self.config.async_scheduling
         for request, num_tokens in zip(step.requests, step.num_tokens, strict=True):
             start = request.num_computed_tokens
@@ -403,7 +403,7 @@ class Scheduler:
         self.statistics.num_block_copies += len(step.copies)
 
     def _count_admissions(self, step: Step) -> None:
-        """Record the lookups of the admitted requests (spec section 3)."""
+        """Record the lookups of the admitted requests (specification, section 3.3)."""
         if not self.config.enable_prefix_caching or not step.admitted:
             return
         counts = self.statistics.prefix_cache
@@ -425,7 +425,7 @@ class Scheduler:
     # ---------------------------------------------------------------- a step's output
 
     def update(self, step: Step, tokens: Sequence[Sequence[int]], num_drafts: Sequence[int] = ()) -> None:
-        """Deliver the output ``tokens`` of each request of ``step``; end those that are done (spec section 7).
+        """Deliver the output ``tokens`` of ``step``'s requests; end those that are done (specification, section 7).
 
         ``num_drafts`` says how many drafts were made behind each request's output, as in
         :class:`kvtwin.engine.executor.StepResult`.

@@ -1,4 +1,4 @@
-"""What the engine counts, under vLLM's definitions (spec section 3)."""
+"""What the engine counts, under vLLM's definitions (specification, section 3)."""
 
 from __future__ import annotations
 

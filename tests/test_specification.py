@@ -12,9 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/specification.md").read_text()
 SECTIONS = dict(re.findall(r"^## (\d+)\. (.+)$", TEXT, flags=re.MULTILINE))
-RULES = dict(
-    re.findall(r"^\*\*(\d+\.\d+) (.*?)(?=^\*\*\d+\.\d+ |^## |\Z)", TEXT, flags=re.MULTILINE | re.DOTALL)
-)
+RULES = dict(re.findall(r"^\*\*(\d+\.\d+) (.*?)(?=^\*\*\d+\.\d+ |^## |\Z)", TEXT, flags=re.MULTILINE | re.DOTALL))
 NUMBERS = {*SECTIONS, *RULES}
 
 NUMBER = r"\d+(?:\.\d+)?"

@@ -1,4 +1,4 @@
-"""``prefill_schedule_interval``: while something decodes, prefill comes in every N-th step (spec section 5)."""
+"""``prefill_schedule_interval``: while requests decode, prefill comes every N-th step (specification, section 5.8)."""
 
 import pytest
 

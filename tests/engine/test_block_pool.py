@@ -9,7 +9,7 @@ from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 
 
 class NaivePool:
-    """Spec section 1, written down as slowly as possible."""
+    """Specification, section 1, written down as slowly as possible."""
 
     def __init__(self, num_blocks):
         self.queue = list(range(1, num_blocks))
