@@ -159,6 +159,40 @@ def test_padding_stays_below_the_model_length(max_model_len, num_tokens):
     assert shape(engine.iterate())["r1"] == num_tokens
 
 
+@pytest.mark.parametrize(
+    ("before", "prompt", "num_tokens"),
+    [("nothing", 7, 1 + 6), ("nothing", 1, 1), ("cached", 7, 5), ("decoding", 7, 5), ("prefilling", 7, 1)],
+)
+def test_when_a_single_token_is_padded(before, prompt, num_tokens):
+    """k = 4: beside a decode, or if something was hit, but not beside the middle of a prompt."""
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(90, lambda name, index: 0, speculation, block_size=1, max_num_batched_tokens=20)
+    tokens = [1, 2, 3, 4, 5, 6, 7]
+    if before != "nothing":
+        engine.add("r0", tokens, 9 if before == "decoding" else 1)
+        engine.iterate()
+    if before == "prefilling":
+        engine.add("r2", 33)
+        engine.iterate()
+    engine.add("r1", tokens[:prompt], 4)
+    assert shape(engine.iterate())["r1"] == num_tokens
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize(
+    ("no_hashes", "no_drop", "lookahead", "drops"),
+    [(False, False, 1, False), (True, False, 0, True), (False, True, 0, False), (True, True, 0, False)],
+)
+def test_the_two_switches(method, no_hashes, no_drop, lookahead, drops):
+    speculation = Speculation(
+        method=method,
+        num_speculative_tokens=2,
+        disable_lookahead_block_hashes=no_hashes,
+        disable_eagle_block_drop=no_drop,
+    )
+    assert (speculation.hash_lookahead_tokens, speculation.drops_last_block) == (lookahead, drops)
+
+
 def test_padding_is_cut_by_the_long_prefill_limit():
     """Where vLLM ends with an assertion."""
     speculation = Speculation(method="ngram", num_speculative_tokens=4)

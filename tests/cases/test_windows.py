@@ -4,6 +4,8 @@ import pytest
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.prefix_lookup import PrefixLookup
+from kvtwin.engine.speculation import Speculation
 from tests.cases.engine_harness import Engine, shape
 
 FULL = CacheGroupSpec("full_attention", 4)
@@ -66,9 +68,10 @@ def test_which_blocks_are_behind_the_window(window_tokens, asynchronous):
 @pytest.mark.parametrize("missing", [0, 1])
 def test_what_a_long_prompt_must_find_free(group, needed, missing):
     """A prompt of 200 in steps of 16: ceil((8 - 1 + 16) / 4) + 1 blocks of a window, ceil((8 + 16) / 4) of chunks."""
-    engine = serving(group, usable=needed - missing, max_num_batched_tokens=16, vllm_strict=True)
+    settings = {"enable_prefix_caching": False, "max_num_batched_tokens": 16, "vllm_strict": True}
+    engine = serving(group, usable=needed - missing, **settings)
     engine.add("a", 200)
-    assert bool(shape(engine.iterate())) is not missing
+    assert bool(shape(engine.iterate())) == (not missing)
 
 
 @pytest.mark.parametrize(
@@ -156,3 +159,47 @@ def test_an_interval_that_keeps_states_only_where_a_chunk_ends():
     engine.serve(prompt)
     assert engine.pool.num_hashed_blocks == 1
     assert engine.cached_prefix(prompt) == 40
+
+
+def test_a_chunk_that_begins_inside_a_block_of_states_ends_with_it():
+    """With another request beside it the prompt gets 3 tokens at a time; alone it may go on to the next boundaries."""
+    engine = serving(CacheGroupSpec("mamba", 8), max_num_batched_tokens=64, long_prefill_token_threshold=3)
+    engine.add("a", 30)
+    engine.add("b", 3)
+    assert [shape(engine.iterate()).get("a") for _ in range(4)] == [3, 5, 16, 6]
+
+
+def dropping(*groups):
+    """An engine whose hits give their last block away."""
+    speculation = Speculation(method="eagle", num_speculative_tokens=1, disable_lookahead_block_hashes=True)
+    return serving(*groups, speculation=speculation)
+
+
+@pytest.mark.parametrize(("prompt", "ends"), [(36, [24, 28]), (39, [24, 28]), (40, [24, 28, 32, 36])])
+def test_tails_that_are_kept_where_hits_give_a_block_away(prompt, ends):
+    """Unit 8: the tail of 24 with one block more, and that of 32 where the prompt goes on for a unit."""
+    engine = dropping(window(5), window(9, block_size=8))
+    engine.add("a", prompt, 2)
+    engine.core.schedule_next()
+    (table, _) = tables(engine, "a")
+    assert [4 * (index + 1) for index, block in enumerate(table) if engine.pool.keys[block]] == ends
+
+
+def test_a_shared_prefix_is_kept_a_unit_shorter_too_where_hits_give_a_block_away():
+    engine = dropping(FULL, window(8))
+    shared = engine.fresh(16)
+    for tail, hit in ((17, 0), (9, 0), (9, 12)):
+        assert engine.serve(shared + engine.fresh(tail)) == hit
+    assert engine.serve(shared[:14] + engine.fresh(9)) == 8
+
+
+def test_all_give_a_block_away_anew_when_one_that_gave_none_shortens_the_hit():
+    """The second group gives its block at 24 away for a hit of 20; the third allows 12, for which 16 is not there."""
+    groups = (FULL, CacheGroupSpec("sliding_window", 4, 5, is_eagle_group=True), window(9))
+    lookup = PrefixLookup(dropping(*groups).cache.groups)
+    cached_ends = ([4, 8, 12, 16, 20, 24], [4, 8, 12, 20, 24], [4, 8, 12])
+    keys = [[10 * end + group for end in (4, 8, 12, 16, 20, 24)] for group in range(3)]
+    cached = {10 * end + group: end // 4 for group, ends in enumerate(cached_ends) for end in ends}
+    tables, num_tokens, _ = lookup.find(keys, 20, cached.get)
+    assert num_tokens == 8
+    assert tables == [[1, 2], [0, 2], [1, 2]]
