@@ -19,6 +19,12 @@ def test_running_requests_come_first_and_share_the_budget_with_those_admitted():
     ]
 
 
+def test_a_step_may_be_smaller_than_the_batched_tokens():
+    engine = Engine(99, max_num_batched_tokens=60, max_num_scheduled_tokens=25)
+    engine.add("a", 30)
+    assert [shape(engine.iterate()) for _ in range(2)] == [{"a": 25}, {"a": 5}]
+
+
 @pytest.mark.parametrize(
     ("lengths", "adaptive", "tokens"),
     [
