@@ -1,7 +1,8 @@
 """What decides: block pool, block hashes, KV cache manager and scheduler, as vLLM 0.33.0 has them; and memory sizing.
 
-No clock and no I/O: a simulation and a real run drive the same objects. Read `scheduler` first, then
-`kv_cache_manager` and `block_pool`.
+No clock and no I/O: a simulation and a real run drive the same objects. Read `scheduler` first, with `chunks`, then
+`kv_cache_manager`, with `hit` and `demand`, `cache_groups`, `block_keys` and `block_pool`. Who watches is told by
+`observer` about requests and by `pool_listener` about blocks.
 
 A scheduler, driven by hand:
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kvtwin.engine.block_hashes import ExtraKeys, Image, LoraAdapter, extra_keys, hash_function, root_hash
 
 UNKNOWN_TOKEN = -1
 """Stands for an output token whose id the workload does not tell."""
-
 
 _LONGEST_ID_TOKENS = 2**32
 """Positions set aside for an id whose length is not known beforehand."""
@@ -28,15 +27,15 @@ _LONGEST_ID_TOKENS = 2**32
 class KeySpace:
     """Hands out keys so that equal prefixes, and only they, get equal keys.
 
-    One per engine. ``block_size`` is the number of tokens that a key stands for, ``lookahead_tokens`` how many more
-    behind a block its key depends on (specification, section 2.7): so many must be known before the block has a key.
+    One per engine. ``hash_block_size`` is the number of tokens that a key stands for, ``hash_lookahead_tokens`` how
+    many more after them it depends on (specification, section 2.7): so many must be known before there is a key.
     """
 
     def __init__(
-        self, block_size: int, algorithm: str = "sha256", seed: str | None = None, *, lookahead_tokens: int = 0
+        self, hash_block_size: int, algorithm: str = "sha256", seed: str | None = None, hash_lookahead_tokens: int = 0
     ) -> None:
-        self.block_size = block_size
-        self.lookahead_tokens = lookahead_tokens
+        self.hash_block_size = hash_block_size
+        self.hash_lookahead_tokens = hash_lookahead_tokens
         self.hash = hash_function(algorithm)
         self.root_hash = root_hash(algorithm, seed)
         self._hash_keys: dict[bytes, int] = {}
@@ -72,50 +71,47 @@ class KeySpace:
         return base
 
 
-class Content(Protocol):
-    """What is known of a request's tokens, seen as a source of block keys."""
+class Content:
+    """What is known of a request's tokens, seen as a source of block keys.
 
-    def append(self, token_ids: Sequence[int]) -> None:
-        """Take note of output tokens."""
-
-    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
-        """Append the keys of further full blocks until there are ``num_blocks``; the key space's lookahead is known."""
-
-    def token_ids(self, start: int, end: int) -> list[int]:
-        """Ids of the tokens from ``start`` to ``end``; empty when they are not known."""
-
-    def extra_keys(self, block_index: int) -> ExtraKeys:
-        """What block ``block_index`` is told apart by besides its tokens."""
-
-
-class _Identity:
-    """What tells equal tokens apart: the parts of a block hash that are not tokens."""
+    LoRA adapter, cache salt and images tell equal tokens apart: they are what a block hash covers besides tokens.
+    """
 
     def __init__(
-        self, space: KeySpace, lora: LoraAdapter | None, cache_salt: str | None, images: Sequence[Image]
+        self,
+        space: KeySpace,
+        lora: LoraAdapter | None = None,
+        cache_salt: str | None = None,
+        images: Sequence[Image] = (),
     ) -> None:
         self._space = space
         self._lora = lora
         self._cache_salt = cache_salt
         self._images = tuple(images)
 
-    def extra_keys(self, block_index: int) -> ExtraKeys:
-        block_size = self._space.block_size
-        start = block_index * block_size
-        return extra_keys(start, start + block_size, self._lora, self._cache_salt, self._images)
-
-    def append(self, token_ids: Sequence[int]) -> None:
-        """Output tokens do not matter where token ids are unknown."""
-
-    def token_ids(self, start: int, end: int) -> list[int]:
-        return []
-
-    def _extend_privately(self, keys: list[int], num_blocks: int) -> None:
-        while len(keys) < num_blocks:
+    def extend_keys(self, keys: list[int], num_keys: int) -> None:
+        """Append the keys of further full blocks until there are ``num_keys``; the key space's lookahead is known."""
+        self._extend_by_content(keys, num_keys)
+        while len(keys) < num_keys:
             keys.append(self._space.private_key())
 
+    def _extend_by_content(self, keys: list[int], num_keys: int) -> None:
+        """Append the keys of those further full blocks that other requests may share."""
 
-class TokenContent(_Identity):
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Take note of output tokens. They do not matter where token ids are unknown."""
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        """Ids of the tokens from ``start`` to ``end``; empty when they are not known."""
+        return []
+
+    def extra_keys(self, block_index: int) -> ExtraKeys:
+        """What block ``block_index`` is told apart by besides its tokens."""
+        start, end = (index * self._space.hash_block_size for index in (block_index, block_index + 1))
+        return extra_keys(start, end, self._lora, self._cache_salt, self._images)
+
+
+class TokenContent(Content):
     """Known token ids: keys stand for vLLM's block hashes. Behind an unknown token all keys are private."""
 
     def __init__(
@@ -136,14 +132,14 @@ class TokenContent(_Identity):
     def token_ids(self, start: int, end: int) -> list[int]:
         return self._tokens[start:end].tolist()
 
-    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
+    def _extend_by_content(self, keys: list[int], num_keys: int) -> None:
         space = self._space
-        block_size, block_hash, lookahead = space.block_size, space.hash, space.lookahead_tokens
+        hash_block_size, block_hash, lookahead = space.hash_block_size, space.hash, space.hash_lookahead_tokens
         parent = space.hash_of_key(keys[-1]) if keys else space.root_hash
-        while parent is not None and len(keys) < num_blocks:
+        while parent is not None and len(keys) < num_keys:
             index = len(keys)
-            end = (index + 1) * block_size
-            tokens = tuple(self._tokens[index * block_size : end])
+            end = (index + 1) * hash_block_size
+            tokens = tuple(self._tokens[index * hash_block_size : end])
             extra: tuple[Any, ...] | None = self.extra_keys(index) if self._varies else None
             if lookahead:
                 ahead = tuple(self._tokens[end : end + lookahead])
@@ -154,10 +150,9 @@ class TokenContent(_Identity):
                 break
             parent = block_hash((parent, tokens, extra))
             keys.append(space.key_of_hash(parent))
-        self._extend_privately(keys, num_blocks)
 
 
-class PrefixIdContent(_Identity):
+class PrefixIdContent(Content):
     """Prefix ids of a trace: id ``i`` names the prefix that ends at token ``ends[i]``.
 
     ``ends`` is a range where ids stand for equally many tokens. A block is named by the id that holds its last token
@@ -185,22 +180,21 @@ class PrefixIdContent(_Identity):
         self._ends = ends
         self._id_tokens = ends.step if isinstance(ends, range) else None
         """Tokens of each id; None where they differ."""
-        self._num_named_blocks = min(num_named_tokens, ends[-1] if ends else 0) // space.block_size
+        self._num_named_blocks = min(num_named_tokens, ends[-1] if ends else 0) // space.hash_block_size
         self._bases: list[int] = []
         """Position in the key space of each id seen so far."""
 
-    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
-        block_size, ends = self._space.block_size, self._ends
-        first_unnamed = min(num_blocks, self._num_named_blocks)
+    def _extend_by_content(self, keys: list[int], num_keys: int) -> None:
+        hash_block_size, ends = self._space.hash_block_size, self._ends
+        first_unnamed = min(num_keys, self._num_named_blocks)
         while len(keys) < first_unnamed:
-            end = (len(keys) + 1) * block_size
+            end = (len(keys) + 1) * hash_block_size
             id_index = bisect_left(ends, end)
             position = end - 1 - (ends[id_index - 1] if id_index else 0)
             first = 2 * (self._base(id_index, end) + position)
-            last_of_id = min(first_unnamed, ends[id_index] // block_size)
+            last_of_id = min(first_unnamed, ends[id_index] // hash_block_size)
             count = 1 if self._images else last_of_id - len(keys)
-            keys.extend(range(first, first + 2 * block_size * count, 2 * block_size))
-        self._extend_privately(keys, num_blocks)
+            keys.extend(range(first, first + 2 * hash_block_size * count, 2 * hash_block_size))
 
     def _base(self, id_index: int, end: int) -> int:
         """Where the key space holds id ``id_index`` of this prompt, for a block that ends at ``end``."""
@@ -218,11 +212,5 @@ class PrefixIdContent(_Identity):
         return space.prefix_base((base, seen), length) if seen else base
 
 
-class OpaqueContent(_Identity):
+class OpaqueContent(Content):
     """Only the length is known: every key is private, and hits of the prompt cannot be known."""
-
-    def __init__(self, space: KeySpace) -> None:
-        super().__init__(space, None, None, ())
-
-    def extend_keys(self, keys: list[int], num_blocks: int) -> None:
-        self._extend_privately(keys, num_blocks)

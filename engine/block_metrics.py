@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
-from kvtwin.engine.block_pool import NULL_BLOCK, BlockPool
+from kvtwin.engine.block_pool import NULL_BLOCK
+from kvtwin.engine.pool_listener import PoolListener
 
 BUCKETS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0),
@@ -35,19 +36,6 @@ class Histogram:
         self.sum_ns += duration_ns
 
 
-class BlockMetrics:
-    """Histograms over sampled blocks, told when each loses its content."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-        """The present, set by whoever has a clock."""
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin at 0."""
-        self.lifetimes, self.idle_times, self.reuse_gaps = Histogram(), Histogram(), Histogram()
-
-
 class _Sampled:
     """A block that is watched."""
 
@@ -58,44 +46,43 @@ class _Sampled:
         self.uses_ns: deque[int] = deque(maxlen=_REMEMBERED_USES)
 
 
-class MeasuredBlockPool(BlockPool):
-    """A block pool that samples, with a probability of ``sample_rate``, the blocks that it hands out.
+class BlockMetrics(PoolListener):
+    """Histograms over blocks that are sampled, with a probability of ``sample_rate``, when they are handed out.
 
     Lifetime is from there to the next time the block is handed out, idle time from its last use, reuse gaps are those
     between its latest hits.
     """
 
-    def __init__(self, num_blocks: int, sample_rate: float) -> None:
-        super().__init__(num_blocks)
-        self.metrics = BlockMetrics()
+    def __init__(self, sample_rate: float) -> None:
+        self.now_ns = 0
+        """The present, set by whoever has a clock."""
         self._sample_rate = sample_rate
         self._random = Random(0)
         self._sampled: dict[int, _Sampled] = {}
+        self.clear()
 
-    def allocate(self, count: int) -> list[int]:
-        block_ids = super().allocate(count)
-        for block in block_ids:
+    def clear(self) -> None:
+        """Begin at 0."""
+        self.lifetimes, self.idle_times, self.reuse_gaps = Histogram(), Histogram(), Histogram()
+
+    def taken(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
             self._report(block)
             if self._random.random() < self._sample_rate:
-                self._sampled[block] = _Sampled(self.metrics.now_ns)
-        return block_ids
+                self._sampled[block] = _Sampled(self.now_ns)
 
-    def touch(self, block_ids: Sequence[int]) -> None:
-        super().touch(block_ids)
-        now_ns = self.metrics.now_ns
-        for block in block_ids:
+    def touched(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
             if block != NULL_BLOCK and (sampled := self._sampled.get(block)):
-                sampled.last_use_ns = now_ns
-                sampled.uses_ns.append(now_ns)
+                sampled.last_use_ns = self.now_ns
+                sampled.uses_ns.append(self.now_ns)
 
     def _report(self, block: int) -> None:
         """The block's content is gone."""
         sampled = self._sampled.pop(block, None)
         if sampled is None:
             return
-        now_ns, metrics = self.metrics.now_ns, self.metrics
-        metrics.lifetimes.add(now_ns - sampled.born_ns)
-        metrics.idle_times.add(now_ns - sampled.last_use_ns)
-        uses_ns = list(sampled.uses_ns)
-        for earlier, later in pairwise(uses_ns):
-            metrics.reuse_gaps.add(later - earlier)
+        self.lifetimes.add(self.now_ns - sampled.born_ns)
+        self.idle_times.add(self.now_ns - sampled.last_use_ns)
+        for earlier, later in pairwise(sampled.uses_ns):
+            self.reuse_gaps.add(later - earlier)

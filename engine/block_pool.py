@@ -8,6 +8,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 
+from kvtwin.engine.pool_listener import PoolListener, TablePart
+
 NULL_BLOCK = 0
 """Block 0 fills table positions that hold nothing. It is never allocated, freed, touched or cached."""
 
@@ -35,13 +37,15 @@ class BlockPool:
         if num_blocks < 2:
             raise ValueError(f"num_blocks: expected at least 2 (one is the null block), got {num_blocks}")
         self.num_blocks = num_blocks
-        self.num_free_blocks = num_blocks - 1
+        self.num_usable_blocks = self.num_free_blocks = num_blocks - 1
         self.num_evictions = 0
         """Blocks that lost their key because they were handed out again."""
         self.num_hashed_blocks = 0
         """Blocks that have a key."""
-        self.evicted: list[tuple[int, int]] | None = None
-        """Set to a list to have evicted blocks appended to it with the keys that they lost, in order of eviction."""
+        self.listeners: list[PoolListener] = []
+        """Who is told what becomes of blocks. While it is empty, nothing is done for it."""
+        self._evictions: list[tuple[int, int]] = []
+        """Blocks that :meth:`allocate` evicts, and the keys that they lose, for the listeners."""
         self.ref_counts = array("q", [0]) * num_blocks
         self.keys = array("q", [NO_KEY]) * num_blocks
         # The free queue is a ring through a sentinel, whose index is num_blocks.
@@ -53,11 +57,6 @@ class BlockPool:
         # Ring of blocks with an equal key; a block alone points to itself.
         self._next_same = array("q", range(num_blocks))
         self._previous_same = array("q", range(num_blocks))
-
-    @property
-    def num_usable_blocks(self) -> int:
-        """All blocks but the null block."""
-        return self.num_blocks - 1
 
     @property
     def num_used_blocks(self) -> int:
@@ -78,8 +77,7 @@ class BlockPool:
             raise ValueError(f"allocate: {count} blocks asked for, {self.num_free_blocks} free")
         successor, keys, ref_counts = self._next, self.keys, self.ref_counts
         sentinel = self.num_blocks
-        block_ids = []
-        block = successor[sentinel]
+        block_ids, block = [], successor[sentinel]
         for _ in range(count):
             block_ids.append(block)
             ref_counts[block] = 1
@@ -89,6 +87,8 @@ class BlockPool:
         successor[sentinel] = block
         self._previous[block] = sentinel
         self.num_free_blocks -= count
+        if self.listeners:
+            self._tell_taken(block_ids)
         return block_ids
 
     def touch(self, block_ids: Sequence[int]) -> None:
@@ -103,6 +103,8 @@ class BlockPool:
                 predecessor[after] = before
                 self.num_free_blocks -= 1
             ref_counts[block] += 1
+        for listener in self.listeners:
+            listener.touched(block_ids)
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Drop one reference of each block, given in the order in which they shall be evicted.
@@ -126,6 +128,8 @@ class BlockPool:
         self._insert_after(self.num_blocks, without_key)
         self._insert_after(self._previous[self.num_blocks], with_key)
         self.num_free_blocks += len(without_key) + len(with_key)
+        for listener in self.listeners:
+            listener.freed(block_ids)
 
     def blocks_with_key(self, key: int) -> list[int]:
         """All blocks that cache ``key``, oldest registration first."""
@@ -137,8 +141,11 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def register(self, block_ids: Sequence[int], keys: Sequence[int]) -> None:
-        """Give held blocks that have no key yet their ``keys``, so that prompts can hit them."""
+    def register(self, block_ids: Sequence[int], keys: Sequence[int], part: TablePart | None = None) -> None:
+        """Give held blocks that have no key yet their ``keys``, so that prompts can hit them.
+
+        ``part`` tells the listeners where in whose table they stand.
+        """
         block_of_key, own_keys = self._block_of_key, self.keys
         for block, key in zip(block_ids, keys, strict=True):
             own_keys[block] = key
@@ -150,6 +157,8 @@ class BlockPool:
                 self._next_same[block] = oldest
                 self._previous_same[oldest] = block
         self.num_hashed_blocks += len(block_ids)
+        for listener in self.listeners:
+            listener.registered(block_ids, keys, part)
 
     def reset(self) -> bool:
         """Forget every key if nothing is held, keeping the order of the queue; else change nothing.
@@ -163,6 +172,8 @@ class BlockPool:
         self._previous_same = array("q", range(self.num_blocks))
         self._block_of_key.clear()
         self.num_hashed_blocks = 0
+        for listener in self.listeners:
+            listener.cleared()
         return True
 
     def free_queue(self) -> list[int]:
@@ -179,8 +190,8 @@ class BlockPool:
         self.keys[block] = NO_KEY
         self.num_evictions += 1
         self.num_hashed_blocks -= 1
-        if self.evicted is not None:
-            self.evicted.append((block, key))
+        if self.listeners:
+            self._evictions.append((block, key))
         successor = self._next_same[block]
         if successor == block:
             del self._block_of_key[key]
@@ -191,6 +202,14 @@ class BlockPool:
         self._next_same[block] = self._previous_same[block] = block
         if self._block_of_key[key] == block:
             self._block_of_key[key] = successor
+
+    def _tell_taken(self, block_ids: Sequence[int]) -> None:
+        evictions, self._evictions = self._evictions, []
+        for block, key in evictions:
+            for listener in self.listeners:
+                listener.evicted(block, key)
+        for listener in self.listeners:
+            listener.taken(block_ids)
 
     def _insert_after(self, block: int, block_ids: Sequence[int]) -> None:
         """Put ``block_ids``, keeping their order, behind ``block`` (or the sentinel) in the free queue."""

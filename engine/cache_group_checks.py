@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.cache_groups import KINDS
-
-if TYPE_CHECKING:
-    from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.settings import EngineSettings
 
 
-def check_cache_groups(config: EngineConfig) -> None:
+def check_cache_groups(config: EngineSettings) -> None:
     """Raise ValueError, naming the field and what it may be, for the first thing that does not fit."""
     for spec in config.group_specs:
         _check_spec(spec, config)
@@ -20,7 +16,7 @@ def check_cache_groups(config: EngineConfig) -> None:
     _check_parts(config)
 
 
-def _check_spec(spec: CacheGroupSpec, config: EngineConfig) -> None:
+def _check_spec(spec: CacheGroupSpec, config: EngineSettings) -> None:
     if spec.kind not in KINDS:
         raise ValueError(f"cache_groups: expected one of {', '.join(KINDS)}, got {spec.kind}")
     if spec.block_size < 1:
@@ -56,24 +52,26 @@ def _check_spec(spec: CacheGroupSpec, config: EngineConfig) -> None:
         )
 
 
-def _check_prefix_match_unit(config: EngineConfig) -> None:
-    unit, block_sizes = config.prefix_match_unit, [spec.block_size for spec in config.group_specs]
-    if unit is None:
+def _check_prefix_match_unit(config: EngineSettings) -> None:
+    hash_block_size, block_sizes = config.prefix_match_unit, [spec.block_size for spec in config.group_specs]
+    if hash_block_size is None:
         return
-    if unit < 1:
-        raise ValueError(f"prefix_match_unit: expected at least 1, got {unit}")
+    if hash_block_size < 1:
+        raise ValueError(f"prefix_match_unit: expected at least 1, got {hash_block_size}")
     if not config.enable_prefix_caching:
         return
-    if len(block_sizes) == 1 and unit != block_sizes[0]:
+    if len(block_sizes) == 1 and hash_block_size != block_sizes[0]:
         raise ValueError(
-            f"prefix_match_unit: with one cache group expected its block size {block_sizes[0]}, got {unit}"
+            f"prefix_match_unit: with one cache group expected its block size {block_sizes[0]}, got {hash_block_size}"
         )
-    if any(block_size % unit for block_size in block_sizes):
+    if any(block_size % hash_block_size for block_size in block_sizes):
         sizes = ", ".join(map(str, sorted(set(block_sizes))))
-        raise ValueError(f"prefix_match_unit: expected a divisor of the groups' block sizes {sizes}, got {unit}")
+        raise ValueError(
+            f"prefix_match_unit: expected a divisor of the groups' block sizes {sizes}, got {hash_block_size}"
+        )
 
 
-def _check_retention_interval(config: EngineConfig) -> None:
+def _check_retention_interval(config: EngineSettings) -> None:
     interval = config.prefix_cache_retention_interval
     if not interval:
         return
@@ -89,19 +87,19 @@ def _check_retention_interval(config: EngineConfig) -> None:
         )
 
 
-def _check_parts(config: EngineConfig) -> None:
+def _check_parts(config: EngineSettings) -> None:
     """Refuse the blocks of whose parts vLLM makes more than a second key."""
     if not config.enable_prefix_caching:
         return
-    hash_tokens, speculation = config.hash_block_tokens, config.speculation
-    larger = {spec.kind for spec in config.group_specs if spec.block_size > hash_tokens}
+    hash_block_size, speculation = config.hash_block_size, config.speculation
+    larger = {spec.kind for spec in config.group_specs if spec.block_size > hash_block_size}
     if "mamba" in larger:
         raise ValueError(
-            f"cache_groups: expected states in blocks of the {hash_tokens} tokens that a hash covers, not larger ones: "
-            "parts of blocks cannot be hit yet"
+            f"cache_groups: expected states in blocks of the {hash_block_size} tokens that a hash covers, not larger "
+            "ones: parts of blocks cannot be hit yet"
         )
     if "full_attention" in larger and speculation and (config.hash_lookahead_tokens or speculation.drops_last_block):
         raise ValueError(
-            f"speculation: expected full attention in blocks of the {hash_tokens} tokens that a hash covers, where the "
-            f"drafter changes what is hashed ({speculation.method})"
+            f"speculation: expected full attention in blocks of the {hash_block_size} tokens that a hash covers, where "
+            f"the drafter changes what is hashed ({speculation.method})"
         )

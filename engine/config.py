@@ -1,15 +1,13 @@
-"""The engine's settings, named as vLLM's flags are, with vLLM's defaults (specification, section 12)."""
+"""The engine's settings, checked."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from kvtwin.engine.block_hashes import HASH_ALGORITHMS
 from kvtwin.engine.cache_group_checks import check_cache_groups
-from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.retention import parse_retention
-from kvtwin.engine.speculation import Speculation
+from kvtwin.engine.settings import EngineSettings
 
 SCHEDULING_POLICIES = ("fcfs", "priority")
 PREEMPTION_MODES = ("recompute", "swap")
@@ -34,61 +32,8 @@ _FORKABLE_KINDS = ("full_attention", "sliding_window", "chunked_local_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """Everything that decides, checked when it is made: ValueError names the field and what it may be.
-
-    ``num_blocks`` includes the null block. ``vllm_strict`` keeps the behaviour from which kvtwin deviates on
-    purpose (see docs/deviations.md); without it, requests that can never run are rejected and phantom hits are
-    not served.
-    """
-
-    num_blocks: int
-    block_size: int = 16
-    allocator: str = "paged"
-    """The contiguous ones (:mod:`kvtwin.engine.contiguous.contiguous_cache`) count in blocks of one token and cache no
-    prefixes."""
-    cache_groups: tuple[CacheGroupSpec, ...] = ()
-    """Empty: one group of full attention with ``block_size``."""
-    prefix_cache_retention_interval: int | None = 0
-    """Which tails of groups that forget are kept: None all, 0 those that resend a prompt, m also one every m tokens."""
-    prefix_match_unit: int | None = None
-    """Tokens that one block hash covers; None: the greatest common divisor of the groups' block sizes."""
-    max_model_len: int = 8192
-    max_num_seqs: int = 128
-    max_num_active_seqs: int | None = None
-    max_num_batched_tokens: int = 2048
-    max_num_scheduled_tokens: int | None = None
-    enable_prefix_caching: bool = True
-    prefix_caching_hash_algo: str = "sha256"
-    hash_seed: str | None = None
-    """Value of PYTHONHASHSEED on the server, if it is set there."""
-    enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0
-    long_prefill_token_threshold_adaptive: bool = False
-    scheduling_policy: str = "fcfs"
-    watermark: float = 0.0
-    scheduler_reserve_full_isl: bool = True
-    prefill_schedule_interval: int = 1
-    async_scheduling: bool = True
-    parallel_sampling: str = "prefix"
-    max_loras: int = 0
-    """Adapters that may run at once; 0 refuses requests with an adapter."""
-    preemption_mode: str = "recompute"
-    """recompute is vLLM's; swap keeps the computed tokens of preempted requests in the host."""
-    num_swap_blocks: int = 0
-    """Host blocks for preempted requests."""
-    num_offload_blocks: int = 0
-    """Host blocks for evicted blocks; 0 is no offload tier."""
-    enable_kv_cache_events: bool = False
-    kv_cache_metrics: bool = False
-    """Whether lifetimes of blocks are measured (:mod:`kvtwin.engine.block_metrics`)."""
-    kv_cache_metrics_sample: float = 0.01
-    """Share of the blocks that are."""
-    retention: str = "lru"
-    """What becomes of a session's blocks between its turns; vLLM knows only ``lru``
-    (:mod:`kvtwin.engine.retention`)."""
-    speculation: Speculation | None = None
-    vllm_strict: bool = False
+class EngineConfig(EngineSettings):
+    """The settings of an engine, checked when it is made: ValueError names the field and what it may be."""
 
     def __post_init__(self) -> None:
         _at_least("num_blocks", self.num_blocks, 2)
@@ -155,68 +100,6 @@ class EngineConfig:
                 f"max_num_batched_tokens: without chunked prefill expected at least max_model_len "
                 f"({self.max_model_len}), got {self.max_num_batched_tokens}"
             )
-
-    @property
-    def group_specs(self) -> tuple[CacheGroupSpec, ...]:
-        """The cache groups, never none."""
-        return self.cache_groups or (CacheGroupSpec("full_attention", self.block_size),)
-
-    @property
-    def alignment_tokens(self) -> int:
-        """Hits are multiples of this, and prefixes are cached up to one (specification, section 10.2)."""
-        return math.lcm(*(spec.block_size for spec in self.group_specs))
-
-    @property
-    def hash_block_tokens(self) -> int:
-        """Tokens that one block hash covers (specification, section 10.2)."""
-        block_sizes = [spec.block_size for spec in self.group_specs]
-        if not self.enable_prefix_caching:
-            return math.lcm(*block_sizes)
-        return self.prefix_match_unit or math.gcd(*block_sizes)
-
-    @property
-    def caches_states(self) -> bool:
-        """Whether states of state-space layers can be hit."""
-        return self.enable_prefix_caching and any(spec.kind == "mamba" for spec in self.group_specs)
-
-    @property
-    def token_budget(self) -> int:
-        """Tokens that one step may schedule."""
-        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
-
-    @property
-    def max_running_requests(self) -> int:
-        """Requests that may run at once: the seats."""
-        seats = self.max_num_active_seqs or self.max_num_seqs
-        if self.speculation and self.speculation.method == "dflash":  # one pass drafts for all requests that run
-            seats = min(seats, self.max_num_batched_tokens // (1 + self.speculation.num_speculative_tokens))
-        return seats
-
-    @property
-    def lookahead_slots(self) -> int:
-        """Slots behind the scheduled tokens that every allocation covers too (specification, section 9.1)."""
-        return self.speculation.lookahead_slots if self.speculation else 0
-
-    def drops_last_block(self, spec: CacheGroupSpec) -> bool:
-        """Whether hits give the last block of this group away (specification, section 9.9)."""
-        if self.speculation is None or not self.speculation.drops_last_block:
-            return False
-        return spec in ([spec for spec in self.group_specs if spec.is_eagle_group] or self.group_specs)
-
-    @property
-    def hash_lookahead_tokens(self) -> int:
-        """Tokens behind a block that its hash covers too (specification, section 2.7)."""
-        return self.speculation.hash_lookahead_tokens if self.speculation else 0
-
-    @property
-    def max_steps_in_flight(self) -> int:
-        """Steps that may be scheduled before the oldest one's output is processed (specification, section 8.1)."""
-        return 2 if self.async_scheduling else 1
-
-    @property
-    def watermark_blocks(self) -> int:
-        """Blocks that admission leaves free while something runs (specification, section 4.1)."""
-        return int(self.watermark * self.num_blocks)
 
 
 def _at_least(name: str, value: int, least: int) -> None:

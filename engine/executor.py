@@ -114,6 +114,21 @@ class Step:
     total_tokens: int = 0
     """Sum of ``num_tokens``."""
 
+    def add(self, request: Request, num_tokens: int) -> None:
+        """Let ``request`` compute its next ``num_tokens`` tokens."""
+        self.requests.append(request)
+        self.num_tokens.append(num_tokens)
+        self.num_computed_tokens.append(request.num_computed_tokens)
+        self.total_tokens += num_tokens
+
+    def remove(self, request: Request) -> None:
+        """Take ``request`` out again, which ran before."""
+        index = self.requests.index(request)
+        self.total_tokens -= self.num_tokens[index]
+        for parallel in (self.requests, self.num_tokens, self.num_computed_tokens):
+            del parallel[index]
+        self.new_blocks = [entry for entry in self.new_blocks if entry[0] is not request]
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from kvtwin.engine.cache_groups import CacheGroup
 from kvtwin.engine.executor import BlockCopy, ReplacedBlock, Step
+from kvtwin.engine.hit import Hit
 from kvtwin.engine.request import BlockTables, Request, RequestStatus
 
 
@@ -24,17 +25,41 @@ class Forks:
     While nobody is in it, no block that a running request is about to write is shared or has a key.
     """
 
-    def __init__(self, pool: BlockPool, groups: Sequence[CacheGroup], hash_block_tokens: int | None) -> None:
-        """``hash_block_tokens`` None means that nothing is cached."""
+    def __init__(self, pool: BlockPool, groups: Sequence[CacheGroup], hash_block_size: int | None) -> None:
+        """``hash_block_size`` None means that nothing is cached."""
         self._pool = pool
         self._groups = groups
-        self._hash_block_tokens = hash_block_tokens
+        self._hash_block_size = hash_block_size
         self.unwritten: dict[Request, int] = {}
         self.any_yet = False
         """Whether anything was ever forked."""
+        self._copies: list[BlockCopy] = []
         self._replaced: list[ReplacedBlock] = []
         self._sources: list[int] = []
         """Blocks that this step copies and nobody needs any more."""
+
+    def must_wait(self, request: Request, step: Step) -> bool:
+        """Whether ``request`` may soon go on from its parent's prompt, which is not computed yet.
+
+        ``step`` is being scheduled: its tokens count. Only the first admission is a fork.
+        """
+        parent = request.parent
+        if parent is None or request.status is not RequestStatus.WAITING:
+            return False
+        if parent.status is RequestStatus.RUNNING:
+            return not _has_prompt(parent, step)
+        return parent.status is RequestStatus.WAITING
+
+    def find_hit(self, request: Request, step: Step) -> Hit | None:
+        """What the parent of ``request`` holds, if it runs and its prompt is computed once ``step`` has run.
+
+        None: ``request`` has to compute its prompt.
+        """
+        parent = request.parent
+        if parent is None or request.status is not RequestStatus.WAITING or parent.status is not RequestStatus.RUNNING:
+            return None
+        tables = self.shared_tables(parent, request.num_prompt_tokens) if _has_prompt(parent, step) else None
+        return None if tables is None else Hit(tables, request.num_prompt_tokens - 1, is_fork=True)
 
     def shared_tables(self, parent: Request, num_tokens: int) -> BlockTables | None:
         """The blocks of ``parent`` from which a request can compute token ``num_tokens`` - 1 anew, and go on.
@@ -74,8 +99,8 @@ class Forks:
         if num_tails:
             self.unwritten[child] = num_tokens
             parent.num_slots = min(parent.num_slots, num_tokens)  # so that its next write is looked at
-        if self._hash_block_tokens:
-            num_keys = num_tokens // self._hash_block_tokens
+        if self._hash_block_size:
+            num_keys = num_tokens // self._hash_block_size
             parent.content.extend_keys(parent.block_keys, num_keys)
             child.block_keys[:num_keys] = parent.block_keys[:num_keys]
         return True
@@ -83,6 +108,8 @@ class Forks:
     def num_copies_to_come(self) -> int:
         """Blocks that forks will be given as copies if all go on: all holders of a block but the last to write it."""
         num_copies = 0
+        if not self.unwritten:
+            return num_copies
         for index, group in enumerate(self._groups):
             writers = Counter(
                 request.block_tables[index][num_tokens // group.block_size]
@@ -106,31 +133,35 @@ class Forks:
                     positions.append((index, position))
         return positions
 
-    def copy(self, request: Request, positions: Sequence[tuple[int, int]], blocks: Sequence[int]) -> list[BlockCopy]:
-        """Put the new ``blocks`` at ``positions`` of the tables; return what is to be copied into them."""
-        copies = []
+    def copy(self, request: Request) -> None:
+        """Put new blocks in the place of those :meth:`blocks_to_copy`, and order the copies into them."""
+        if not self.unwritten:
+            return
+        positions = self.blocks_to_copy(request)
+        self.unwritten.pop(request, None)
+        blocks = self._pool.allocate(len(positions))
         for (index, position), block in zip(positions, blocks, strict=True):
             table = request.block_tables[index]
             source = table[position]
-            copies.append(BlockCopy(index, source, block))
+            self._copies.append(BlockCopy(index, source, block))
             if self._pool.ref_counts[source] > 1:
                 self._pool.free([source])
             else:  # nobody may have it before it is copied
                 self._sources.append(source)
             table[position] = block
             self._replaced.append(ReplacedBlock(request, index, position, block))
-        return copies
 
-    def take_replaced(self) -> list[ReplacedBlock]:
-        """Table entries that changed since the last call: the step is decided."""
+    def take_copies(self) -> tuple[list[BlockCopy], list[ReplacedBlock]]:
+        """Copies ordered, and table entries that changed, since the last call: the step is decided."""
         self._pool.free(self._sources)
         self._sources.clear()
-        replaced, self._replaced = self._replaced, []
-        return replaced
+        taken = self._copies, self._replaced
+        self._copies, self._replaced = [], []
+        return taken
 
-    def roll_back(self, request: Request, copies: list[BlockCopy]) -> list[BlockCopy]:
-        """Undo the ``copies`` for ``request``, whose step will not run; return the others."""
-        sources = {(one.group_index, one.destination): one.source for one in copies}
+    def roll_back(self, request: Request) -> None:
+        """Undo the copies for ``request``, whose step will not run."""
+        sources = {(one.group_index, one.destination): one.source for one in self._copies}
         undone = [one for one in self._replaced if one.request is request]
         self._replaced = [one for one in self._replaced if one.request is not request]
         for _, index, position, block in undone:
@@ -141,32 +172,23 @@ class Forks:
                 self._pool.touch([source])
             request.block_tables[index][position] = source
             self._pool.free([block])
-        return [one for one in copies if (one.group_index, one.destination) in sources]
+        self._copies = [one for one in self._copies if (one.group_index, one.destination) in sources]
 
 
-def waits_for_parent(request: Request, step: Step) -> bool:
-    """Whether ``request`` may soon go on from its parent's prompt, which is not computed yet.
+class NoForks:
+    """Where no request goes on from another one's blocks."""
 
-    ``step`` is being scheduled: its tokens count. Only the first admission is a fork.
-    """
-    parent = request.parent
-    if parent is None or request.status is not RequestStatus.WAITING:
+    def must_wait(self, request: Request, step: Step) -> bool:
+        """Never."""
         return False
-    if parent.status is RequestStatus.RUNNING:
-        return not _has_prompt(parent, step)
-    return parent.status is RequestStatus.WAITING
 
+    def find_hit(self, request: Request, step: Step) -> Hit | None:
+        """Nothing."""
+        return None
 
-def can_fork(request: Request, step: Step, forks: Forks) -> bool:
-    """Whether ``request`` goes on from its parent, instead of computing its prompt: the parent runs and has it."""
-    parent = request.parent
-    return (
-        parent is not None
-        and request.status is RequestStatus.WAITING
-        and parent.status is RequestStatus.RUNNING
-        and _has_prompt(parent, step)
-        and forks.shared_tables(parent, request.num_prompt_tokens) is not None
-    )
+    def take_copies(self) -> tuple[list[BlockCopy], list[ReplacedBlock]]:
+        """Nothing: no block is shared before it is full."""
+        return [], []
 
 
 def _has_prompt(parent: Request, step: Step) -> bool:

@@ -98,7 +98,7 @@ class InvariantChecker:
                 f"{request} computed more than there is",
             )
             _require(
-                len(request.block_keys) * self._scheduler.config.hash_block_tokens <= request.num_tokens,
+                len(request.block_keys) * self._scheduler.config.hash_block_size <= request.num_tokens,
                 f"{request} has keys of unknown tokens",
             )
             for index, (table, group) in enumerate(zip(request.block_tables, cache.groups, strict=True)):
@@ -216,7 +216,7 @@ class InvariantChecker:
         _require(
             sum(len(pool.blocks_with_key(key)) for key in distinct) == len(with_key), "the map names a block twice"
         )
-        _require(cache.phantom_blocks <= set(with_key), "a phantom block has no key")
+        _require(cache.phantoms.blocks <= set(with_key), "a phantom block has no key")
         _require(set(cache.parts.blocks) <= set(with_key), "a block has a second key and no first one")
 
     def _check_host_memory(self, cache: KVCacheManager) -> None:

@@ -10,11 +10,12 @@ from kvtwin.engine.block_pool import BlockPool
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.contiguous.contiguous_cache import ContiguousCache
 from kvtwin.engine.contiguous.range_pool import RangePool
-from kvtwin.engine.executor import BlockCopy, HostCopy
-from kvtwin.engine.forking import Forks
+from kvtwin.engine.executor import HostCopy
+from kvtwin.engine.forking import Forks, NoForks
+from kvtwin.engine.hit import Hit
 from kvtwin.engine.host_memory.offload_tier import OffloadTier
 from kvtwin.engine.host_memory.swap_space import SwapSpace
-from kvtwin.engine.kv_cache_manager import Hit, KVCacheManager
+from kvtwin.engine.kv_cache_manager import KVCacheManager
 from kvtwin.engine.kv_events import KVEventLog
 from kvtwin.engine.observer import Observer
 from kvtwin.engine.request import BlockTables, Request
@@ -40,11 +41,11 @@ class KVCache(Protocol):
         """Both of these, as far as they are there."""
 
     @property
-    def forks(self) -> Forks | None:
-        """How requests share blocks that are partly filled; None if they cannot."""
+    def forks(self) -> Forks | NoForks:
+        """How requests share blocks that are partly filled, if they can."""
 
     def observe(self, observer: Observer) -> None:
-        """Tell ``observer`` what happens from now on."""
+        """Tell ``observer`` what happens to requests from now on."""
 
     @property
     def events(self) -> KVEventLog | None:
@@ -76,17 +77,14 @@ class KVCache(Protocol):
     def register(self, request: Request, num_tokens: int) -> None:
         """Make the full blocks among the first ``num_tokens`` tokens hit-able."""
 
-    def free(self, request: Request) -> None:
-        """Let go of everything that ``request`` holds."""
+    def free(self, request: Request, *, to_host: bool = False) -> None:
+        """Let go of everything that ``request`` holds; with ``to_host``, keep it there if that is possible."""
 
     def mark_phantoms(self, request: Request) -> None:
         """Note that the step just scheduled for ``request`` will not run."""
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes if no request holds a block; return whether that was so."""
-
-    def take_copies(self) -> list[BlockCopy]:
-        """Copies between blocks that became necessary since the last call."""
 
     def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
         """Copies to and from the host that became necessary since the last call."""

@@ -9,6 +9,7 @@ from typing import Any
 from kvtwin.engine.block_hashes import ExtraKeys
 from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.cache_groups import CacheGroup
+from kvtwin.engine.pool_listener import PoolListener, TablePart
 from kvtwin.engine.request import Request
 
 
@@ -46,38 +47,30 @@ class AllBlocksCleared:
 KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-class KVEventLog:
+class KVEventLog(PoolListener):
     """The KV events of one engine since they were last taken, in order."""
 
-    def __init__(self, keys: KeySpace) -> None:
+    def __init__(self, keys: KeySpace, groups: Sequence[CacheGroup]) -> None:
         self._keys = keys
+        self._groups = groups
         self._events: list[KVEvent] = []
 
-    def stored(self, request: Request, group: CacheGroup, group_index: int, blocks: range, kept: Sequence[int]) -> None:
-        """Blocks ``kept``, of the newly full ``blocks`` of ``request``, can be hit from now on.
+    def registered(self, blocks: Sequence[int], keys: Sequence[int], part: TablePart | None) -> None:
+        assert part
+        block_size = self._groups[part.group_index].block_size
+        hashes_per_block = block_size // self._keys.hash_block_size
+        self._add_stored(part, block_size, part.request.block_keys[hashes_per_block - 1 :: hashes_per_block])
 
-        vLLM publishes the tokens of all newly full blocks, but hashes and extra keys only of those kept.
-        """
-        hashes_per_block = group.block_size // self._keys.block_size
-        keys = request.block_keys[hashes_per_block - 1 :: hashes_per_block]
-        self._add_stored(request, group, group_index, group.block_size, keys, blocks, kept)
-
-    def stored_part(self, request: Request, group: CacheGroup, group_index: int, hash_index: int) -> None:
+    def registered_part(self, request: Request, group_index: int, hash_index: int) -> None:
         """A block of ``request`` has the key of its part up to block hash ``hash_index`` as well."""
         block = range(hash_index, hash_index + 1)
-        self._add_stored(request, group, group_index, self._keys.block_size, request.block_keys, block, block)
+        part = TablePart(request, group_index, block, block)
+        self._add_stored(part, self._keys.hash_block_size, request.block_keys)
 
-    def _add_stored(
-        self,
-        request: Request,
-        group: CacheGroup,
-        group_index: int,
-        block_size: int,
-        keys: Sequence[int],
-        blocks: range,
-        kept: Sequence[int],
-    ) -> None:
-        lora = request.lora
+    def _add_stored(self, part: TablePart, block_size: int, keys: Sequence[int]) -> None:
+        """vLLM publishes the tokens of all newly full blocks, but hashes and extra keys only of those kept."""
+        request, group_index, blocks, kept = part
+        group, lora = self._groups[group_index], request.lora
         event = BlockStored(
             block_hashes=tuple(self._published_hash(keys[position]) for position in kept),
             parent_block_hash=self._published_hash(keys[blocks.start - 1]) if blocks.start else None,
@@ -92,12 +85,11 @@ class KVEventLog:
         )
         self._events.append(event)
 
-    def removed(self, key: int, group_index: int) -> None:
-        """A block that group ``group_index`` cached under ``key`` was evicted."""
-        self._events.append(BlockRemoved((self._published_hash(key),), group_index))
+    def evicted(self, block: int, key: int) -> None:
+        block_key, group_index = divmod(key, len(self._groups))
+        self._events.append(BlockRemoved((self._published_hash(block_key),), group_index))
 
     def cleared(self) -> None:
-        """The prefix cache was reset."""
         self._events.append(AllBlocksCleared())
 
     def take(self) -> list[KVEvent]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvtwin.engine.executor import Step
+from kvtwin.engine.chunks import Candidate
+from kvtwin.engine.executor import AdmissionStop, Step
 from kvtwin.engine.request import Request
 
 
@@ -15,20 +16,25 @@ class PrefillPacing:
     """Says for which steps prefill is held. With an interval of 1, never."""
 
     def __init__(self, interval: int) -> None:
+        self.holds = False
+        """Whether the step being decided carries no prefill."""
         self._interval = interval
         self._steps_to_hold = 0
         self._left_a_backlog = False
         """Whether requests were left waiting by the last step that could admit them."""
 
-    def holds(self, running: Iterable[Request]) -> bool:
-        """Whether the next step carries no prefill: one was recent, none is overdue, and somebody decodes."""
-        if self._steps_to_hold == 0 or self._left_a_backlog:
-            return False
-        return any(not request.is_prefill_chunk for request in running)
+    def start_step(self, running: Iterable[Request]) -> None:
+        """Hold prefill if some was recent, none is overdue, and somebody decodes."""
+        is_due = self._steps_to_hold == 0 or self._left_a_backlog
+        self.holds = not is_due and any(not request.is_prefill_chunk for request in running)
+
+    def cut(self, candidate: Candidate, num_tokens: int) -> int | AdmissionStop:
+        """Nothing but a last token, while prefill is held."""
+        return AdmissionStop.HELD if self.holds and num_tokens > 1 else num_tokens
 
     def after_admission(self, waiting: Iterable[Request]) -> None:
         """Note who is left in the queue by a step that held nothing. Deferred requests are no backlog."""
-        if self._interval > 1:
+        if self._interval > 1 and not self.holds:
             self._left_a_backlog = any(not request.is_deferred for request in waiting)
 
     def after_step(self, step: Step) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, StrEnum
 
 from kvtwin.engine.block_hashes import LoraAdapter
@@ -30,6 +31,7 @@ class FinishReason(StrEnum):
     REJECTED = "rejected"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """State of one request.
 
@@ -41,109 +43,63 @@ class Request:
     blocks; ``block_keys`` names leading full blocks of the known tokens and never shrinks.
     """
 
-    __slots__ = (
-        "arrival_ns",
-        "block_keys",
-        "block_tables",
-        "content",
-        "drop_samples",
-        "eos_token_id",
-        "finish_message",
-        "finish_reason",
-        "is_deferred",
-        "is_prefill_chunk",
-        "is_warm_up",
-        "junction_tokens",
-        "lora",
-        "max_tokens",
-        "max_total_tokens",
-        "num_computed_tokens",
-        "num_drafts",
-        "num_forgotten_blocks",
-        "num_highest_computed_tokens",
-        "num_in_flight_samples",
-        "num_placeholders",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_registered_blocks",
-        "num_slots",
-        "num_tokens",
-        "num_tokens_in_flight",
-        "parent",
-        "priority",
-        "request_id",
-        "session",
-        "status",
-        "stop_token_ids",
-    )
+    request_id: str
+    num_prompt_tokens: int
+    max_tokens: int
+    content: Content
+    _: KW_ONLY
+    arrival_ns: int = 0
+    priority: int = 0
+    """The smaller goes first."""
+    lora: LoraAdapter | None = None
+    eos_token_id: int | None = None
+    """None: end-of-sequence is ignored."""
+    stop_token_ids: frozenset[int] = frozenset()
+    session: str | None = None
+    """The conversation that the request is a turn of, if any."""
+    parent: Request | None = None
+    """The first of several samples of one prompt; None for itself and where there is but one sample."""
+    # What follows is the engine's to change.
+    status: RequestStatus = RequestStatus.WAITING
+    finish_reason: FinishReason | None = None
+    finish_message: str = ""
+    max_total_tokens: int = field(init=False)
+    num_tokens: int = field(init=False)
+    """Known tokens."""
+    num_computed_tokens: int = 0
+    num_highest_computed_tokens: int = 0
+    """Most tokens that were ever computed, so that recomputation can be counted."""
+    num_placeholders: int = 0
+    """Output tokens that scheduled steps will deliver (async scheduling)."""
+    num_drafts: int = 0
+    """Drafts of the next tokens, to be verified when the request is scheduled next (speculative decoding)."""
+    num_tokens_in_flight: int = 0
+    """Tokens of scheduled steps whose output was not processed yet."""
+    num_in_flight_samples: int = 0
+    """Outputs still to be delivered, also those that a preemption made stale."""
+    drop_samples: int = 0
+    """How many of these will be thrown away (forced reset of the prefix cache)."""
+    is_prefill_chunk: bool = False
+    """Whether the latest scheduled step ends before the last known token, and so samples nothing."""
+    is_deferred: bool = False
+    """Whether admission passed over the request (LoRA limit, output in flight) and has not come back to it."""
+    is_warm_up: bool = False
+    """Whether the request is served, but left out of the statistics of lookups."""
+    num_preemptions: int = 0
+    block_keys: list[int] = field(default_factory=list)
+    junction_tokens: int = 0
+    """Longest prefix that some cache group had, though not all; its tail is kept (specification, section 10.8)."""
+    block_tables: BlockTables = field(default_factory=list)
+    num_forgotten_blocks: list[int] = field(default_factory=list)
+    """Per group, how many leading positions of the table surely hold no block."""
+    num_slots: int = 0
+    """Tokens for which all groups have a slot, in the request's table or reserved for it."""
+    num_registered_blocks: list[int] = field(default_factory=list)
+    """Per group, how many leading blocks of the table were given their key."""
 
-    def __init__(
-        self,
-        request_id: str,
-        num_prompt_tokens: int,
-        max_tokens: int,
-        content: Content,
-        *,
-        arrival_ns: int = 0,
-        priority: int = 0,
-        lora: LoraAdapter | None = None,
-        eos_token_id: int | None = None,
-        stop_token_ids: frozenset[int] = frozenset(),
-        session: str | None = None,
-        parent: Request | None = None,
-    ) -> None:
-        """``eos_token_id`` None means that end-of-sequence is ignored. A smaller ``priority`` goes first.
-
-        ``session`` names the conversation that the request is a turn of, if any. ``parent`` is the first of several
-        samples of one prompt, None for itself and where there is but one sample.
-        """
-        self.request_id = request_id
-        self.num_prompt_tokens = num_prompt_tokens
-        self.max_tokens = max_tokens
-        self.max_total_tokens = num_prompt_tokens + max_tokens
-        self.content = content
-        self.arrival_ns = arrival_ns
-        self.priority = priority
-        self.lora = lora
-        self.eos_token_id = eos_token_id
-        self.stop_token_ids = stop_token_ids
-        self.session = session
-        self.parent = parent
-        self.status = RequestStatus.WAITING
-        self.finish_reason: FinishReason | None = None
-        self.finish_message = ""
-        self.num_tokens = num_prompt_tokens
-        """Known tokens."""
-        self.num_computed_tokens = 0
-        self.num_highest_computed_tokens = 0
-        """Most tokens that were ever computed, so that recomputation can be counted."""
-        self.num_placeholders = 0
-        """Output tokens that scheduled steps will deliver (async scheduling)."""
-        self.num_drafts = 0
-        """Drafts of the next tokens, to be verified when the request is scheduled next (speculative decoding)."""
-        self.num_tokens_in_flight = 0
-        """Tokens of scheduled steps whose output was not processed yet."""
-        self.num_in_flight_samples = 0
-        """Outputs still to be delivered, also those that a preemption made stale."""
-        self.drop_samples = 0
-        """How many of these will be thrown away (forced reset of the prefix cache)."""
-        self.is_prefill_chunk = False
-        """Whether the latest scheduled step ends before the last known token, and so samples nothing."""
-        self.is_deferred = False
-        """Whether admission passed over the request (LoRA limit, output in flight) and has not come back to it."""
-        self.is_warm_up = False
-        """Whether the request is served, but left out of the statistics of lookups."""
-        self.num_preemptions = 0
-        self.block_keys: list[int] = []
-        self.junction_tokens = 0
-        """Longest prefix that some cache group had, though not all; its tail is kept (specification, section 10.8)."""
-        self.block_tables: BlockTables = []
-        self.num_forgotten_blocks: list[int] = []
-        """Per group, how many leading positions of the table surely hold no block."""
-        self.num_slots = 0
-        """Tokens for which all groups have a slot, in the request's table or reserved for it."""
-        self.num_registered_blocks: list[int] = []
-        """Per group, how many leading blocks of the table were given their key."""
+    def __post_init__(self) -> None:
+        self.max_total_tokens = self.num_prompt_tokens + self.max_tokens
+        self.num_tokens = self.num_prompt_tokens
 
     @property
     def num_output_tokens(self) -> int:

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
-from kvtwin.engine.block_metrics import MeasuredBlockPool
+from kvtwin.engine.block_metrics import BlockMetrics
+from kvtwin.engine.chunks import Candidate, ChunkLimit, Cutter, cut_to_budget, wait_for_budget
 from kvtwin.engine.config import EngineConfig
-from kvtwin.engine.draft_verification import DraftVerification
+from kvtwin.engine.draft_verification import make_draft_verification
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
-from kvtwin.engine.forking import Forks, can_fork, waits_for_parent
+from kvtwin.engine.forking import NoForks
+from kvtwin.engine.hit import Hit
 from kvtwin.engine.kv_cache import make_kv_cache
-from kvtwin.engine.kv_cache_manager import Hit
 from kvtwin.engine.observer import Observer
 from kvtwin.engine.prefill_pacing import PrefillPacing
 from kvtwin.engine.request import FinishReason, Request, RequestStatus
 from kvtwin.engine.retention import make_retention
-from kvtwin.engine.state_chunks import StateChunks
+from kvtwin.engine.state_chunks import NoStates, StateChunks
 from kvtwin.engine.statistics import EngineStatistics
 from kvtwin.engine.waiting_queue import make_waiting_queue
 
@@ -36,17 +37,16 @@ class Scheduler:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.keys = KeySpace(
-            config.hash_block_tokens,
-            config.prefix_caching_hash_algo,
-            config.hash_seed,
-            lookahead_tokens=config.hash_lookahead_tokens,
+            config.hash_block_size, config.prefix_caching_hash_algo, config.hash_seed, config.hash_lookahead_tokens
         )
         self.kv_cache = make_kv_cache(config, self.keys)
         pool = self.kv_cache.pool
-        self.block_metrics = pool.metrics if isinstance(pool, MeasuredBlockPool) else None
+        self.block_metrics = BlockMetrics(config.kv_cache_metrics_sample) if config.kv_cache_metrics else None
         """Lifetimes of blocks, if they are measured: whoever has a clock tells it the time."""
+        if self.block_metrics:
+            pool.listeners.append(self.block_metrics)
         self.retention = make_retention(config.retention, pool)
-        self.observer: Observer | None = None
+        self.observer = Observer()
         self.running: list[Request] = []
         self.waiting = make_waiting_queue(config.scheduling_policy)
         self.statistics = EngineStatistics()
@@ -55,15 +55,21 @@ class Scheduler:
         self._finished_since_step: list[Request] = []
         self._ended: list[Request] = []
         self._preempted_since_step: list[Request] = []
+        self._forks = self.kv_cache.forks if config.parallel_sampling == "fork" else NoForks()
         self._pacing = PrefillPacing(config.prefill_schedule_interval)
-        self._drafts = (
-            DraftVerification(config, config.speculation, self.statistics.speculation) if config.speculation else None
+        self._drafts = make_draft_verification(config, self.statistics.speculation)
+        self._chunk_limit = ChunkLimit(config)
+        self._states = StateChunks(config, self._chunk_limit) if config.caches_states else NoStates()
+        self._cutters: Sequence[Cutter] = (
+            self._pacing.cut,
+            self._drafts.cut,
+            self._chunk_limit.cut,
+            cut_to_budget if config.enable_chunked_prefill else wait_for_budget,
+            self._states.cut,
         )
-        self._state_chunks = StateChunks(config) if config.caches_states else None
-        self._forks = self.kv_cache.forks if config.parallel_sampling == "fork" else None
 
     def observe(self, observer: Observer) -> None:
-        """Tell ``observer`` all that happens from now on."""
+        """Tell ``observer`` all that happens to requests from now on."""
         self.observer = observer
         self.kv_cache.observe(observer)
 
@@ -82,8 +88,7 @@ class Scheduler:
             return
         self.live[request.request_id] = request
         self.waiting.append(request)
-        if self.observer:
-            self.observer.arrived(request)
+        self.observer.arrived(request)
 
     def abort(self, request_id: str) -> Request | None:
         """End a live request and free its blocks; None if there is none."""
@@ -105,9 +110,7 @@ class Scheduler:
         while reset_running_requests and self.running:
             request = self.running.pop()
             request.drop_samples = request.num_in_flight_samples
-            if self.observer:
-                self.observer.preempted(request, None)
-            self._preempt(request, may_swap=False)
+            self._preempt(request, needed_by=None)
         if not self.running:
             self.retention.release_all()
         done = self.kv_cache.reset_prefix_cache()
@@ -128,7 +131,7 @@ class Scheduler:
             self.kv_cache.swap.num_fallbacks = 0
 
     def has_requests(self) -> bool:
-        """Whether there is anything to schedule, be it only word of finished requests."""
+        """Whether there is anything to schedule, or finished requests to report."""
         return bool(self.live or self._finished_since_step)
 
     def take_ended(self) -> list[Request]:
@@ -143,163 +146,141 @@ class Scheduler:
         step = Step(self.statistics.num_steps)
         self.statistics.num_steps += 1
         self.kv_cache.start_step()
+        self._chunk_limit.start_step(len(self.running) + len(self.waiting))
+        self._pacing.start_step(self.running)
         num_preempted_before = len(self._preempted_since_step)
-        chunk_limit = self._chunk_limit()
-        hold_prefill = self._pacing.holds(self.running)
-        self._schedule_running(step, chunk_limit, hold_prefill)
+        self._schedule_running(step)
         preempts = len(self._preempted_since_step) > num_preempted_before
-        if preempts:
-            step.admission_stop = AdmissionStop.PREEMPTION
-        else:
-            step.admission_stop = self._schedule_waiting(step, chunk_limit, hold_prefill)
+        step.admission_stop = AdmissionStop.PREEMPTION if preempts else self._schedule_waiting(step)
         self._pacing.after_step(step)
         if not step.requests and not preempts and not self.config.vllm_strict:
             self._reject_stuck_head()
         step.preempted, self._preempted_since_step = self._preempted_since_step, []
         step.finished, self._finished_since_step = self._finished_since_step, []
-        step.copies = self.kv_cache.take_copies()
         step.saves, step.loads = self.kv_cache.take_host_copies()
-        if self._forks:
-            step.replaced_blocks = self._forks.take_replaced()
+        step.copies, step.replaced_blocks = self._forks.take_copies()
+        self._drafts.claim(step)
         self._advance(step)
-        self._count_admissions(step)
-        if self.observer:
-            self.observer.scheduled(step)
+        self._drafts.expect(step)
+        if self.config.enable_prefix_caching:
+            self.statistics.record_admissions(step.admitted, asks_host=self.kv_cache.offload is not None)
+        self.observer.scheduled(step)
         return step
 
-    def _schedule_running(self, step: Step, chunk_limit: int, hold_prefill: bool) -> None:
-        budget, drafts = self.config.token_budget, self._drafts
+    def _schedule_running(self, step: Step) -> None:
+        """Give running requests their tokens, in order; preempt if blocks are missing (specification, section 5.1)."""
+        budget, limit, holds_prefill = self.config.token_budget, self._drafts.limit, self._pacing.holds
         index = 0
         while index < len(self.running):
-            budget_left = budget - step.total_tokens
-            if drafts is not None:
-                budget_left = drafts.limit(budget_left, step)
+            budget_left = limit(budget - step.total_tokens, step)
             if budget_left <= 0:
                 break
             request = self.running[index]
-            num_new_tokens = self._num_tokens_to_run(request, budget_left, chunk_limit)
-            if num_new_tokens <= 0 or (hold_prefill and request.is_prefill_chunk):
-                index += 1
+            index += 1
+            num_new_tokens = self._num_tokens_to_run(request, budget_left)
+            if num_new_tokens <= 0 or (holds_prefill and request.is_prefill_chunk):
                 continue
             new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
             while new_blocks is None:
                 if not self.retention.give_up(request, is_alone=len(self.running) == 1):
                     victim = self._choose_victim()
-                    position = self.running.index(victim)
-                    del self.running[position]
-                    self._roll_back(victim, step)
-                    if self.observer:
-                        self.observer.preempted(victim, request)
-                    self._preempt(victim)
-                    if position <= index:
-                        index -= 1
+                    index -= self.running.index(victim) < index
+                    self.running.remove(victim)
+                    if victim in step.requests:
+                        step.remove(victim)
+                        self.kv_cache.mark_phantoms(victim)
+                    self._preempt(victim, needed_by=request)
                     if victim is request:
                         break
                 new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
-            index += 1
             if new_blocks is None:
                 continue
-            self._add_to_step(step, request, num_new_tokens)
+            step.add(request, num_new_tokens)
             if any(new_blocks):
                 step.new_blocks.append((request, new_blocks))
 
-    def _schedule_waiting(self, step: Step, chunk_limit: int, hold_prefill: bool) -> AdmissionStop:
-        budget = self.config.token_budget
-        skipped = []
-        stop = AdmissionStop.NOBODY_WAITS
-        while self.waiting:
-            if len(self.running) >= self.config.max_running_requests:
-                stop = AdmissionStop.SEATS
-                break
-            budget_left = budget - step.total_tokens
-            if self._drafts:
-                budget_left = self._drafts.limit(budget_left, step)
-            if budget_left <= 0:
-                stop = AdmissionStop.BUDGET
-                break
-            request = self.waiting.peek()
-            if self._must_skip(request) or (self._forks and waits_for_parent(request, step)):
-                request.is_deferred = True
-                skipped.append(self.waiting.pop())
-                continue
-            reason = None if self.config.vllm_strict else self.kv_cache.why_never_fits(request, request.num_tokens)
-            if reason:
-                self.waiting.pop()
-                self._finish(request, FinishReason.CAPACITY, reason)
-                continue
-            if self._forks and can_fork(request, step, self._forks):
-                if self._fork(step, request, self._forks) or self.retention.give_up(request, is_alone=False):
-                    continue
-                stop = AdmissionStop.MEMORY
-                break
-            hit = self.kv_cache.find_hit(request)
-            num_new_tokens = request.num_tokens - hit.num_tokens
-            if hold_prefill and num_new_tokens > 1:
-                stop = AdmissionStop.HELD
-                break
-            if self._drafts and num_new_tokens == 1:
-                num_new_tokens = self._drafts.pad(step, request.num_tokens, hit.num_tokens)
-                if num_new_tokens > budget_left:
-                    stop = AdmissionStop.BUDGET
-                    break
-            if 0 < chunk_limit < num_new_tokens:
-                num_new_tokens = chunk_limit
-            if num_new_tokens > budget_left:
-                if not self.config.enable_chunked_prefill:
-                    stop = AdmissionStop.BUDGET
-                    break
-                num_new_tokens = budget_left
-            if self._state_chunks:
-                num_new_tokens = self._state_chunks.cut(request, hit.num_tokens, num_new_tokens, chunk_limit)
-                if num_new_tokens == 0:
-                    stop = AdmissionStop.STATE
-                    break
-            new_blocks = self.kv_cache.allocate_slots(
-                request,
-                num_new_tokens,
-                hit,
-                num_reserved_blocks=self._num_reserved_blocks,
-                reserve_full_sequence=self.config.scheduler_reserve_full_isl,
-            )
-            if new_blocks is None:
-                if not self.kv_cache.must_wait(hit) and self.retention.give_up(request, is_alone=not self.running):
-                    continue
-                stop = AdmissionStop.MEMORY
-                break
-            self.waiting.pop()
-            self._admit(step, request, hit, num_new_tokens)
-        for request in reversed(skipped):
+    def _schedule_waiting(self, step: Step) -> AdmissionStop:
+        """Admit waiting requests in the order of their queue; return why no more."""
+        passed_over: list[Request] = []
+        stop = None
+        while stop is None:
+            stop = self._admit_next(step, passed_over)
+        for request in reversed(passed_over):
             self.waiting.put_back(request)
-        if not hold_prefill:
-            self._pacing.after_admission(self.waiting)
+        self._pacing.after_admission(self.waiting)
         return stop
 
-    def _chunk_limit(self) -> int:
-        """Most tokens that one request may prefill in this step; 0 is no limit (specification, section 5.5)."""
-        limit = self.config.long_prefill_token_threshold
-        num_requests = len(self.running) + len(self.waiting)
-        if limit == 0 or num_requests <= 1:
-            return 0
-        if self.config.long_prefill_token_threshold_adaptive:
-            return max(limit, self.config.max_num_batched_tokens // num_requests)
-        return limit
+    def _admit_next(self, step: Step, passed_over: list[Request]) -> AdmissionStop | None:
+        """Admit one more request, or have one make room for it; else why not: find a candidate, cut, place."""
+        candidate = self._candidate(step, passed_over)
+        if isinstance(candidate, AdmissionStop):
+            return candidate
+        num_new_tokens = self._chunk(candidate)
+        if isinstance(num_new_tokens, AdmissionStop):
+            return num_new_tokens
+        return self._place(candidate, num_new_tokens)
 
-    def _num_tokens_to_run(self, request: Request, budget_left: int, chunk_limit: int) -> int:
+    def _candidate(self, step: Step, passed_over: list[Request]) -> Candidate | AdmissionStop:
+        """The first in the queue who may run now, with what it hits. Those before it go to ``passed_over``."""
+        while self.waiting:
+            if len(self.running) >= self.config.max_running_requests:
+                return AdmissionStop.SEATS
+            budget_left = self._drafts.limit(self.config.token_budget - step.total_tokens, step)
+            if budget_left <= 0:
+                return AdmissionStop.BUDGET
+            request = self.waiting.peek()
+            if self._must_skip(request) or self._forks.must_wait(request, step):
+                request.is_deferred = True
+                passed_over.append(self.waiting.pop())
+                continue
+            reason = None if self.config.vllm_strict else self.kv_cache.why_never_fits(request, request.num_tokens)
+            if reason is None:
+                hit = self._forks.find_hit(request, step) or self.kv_cache.find_hit(request)
+                return Candidate(request, hit, step, budget_left)
+            self.waiting.pop()
+            self._finish(request, FinishReason.CAPACITY, reason)
+        return AdmissionStop.NOBODY_WAITS
+
+    def _chunk(self, candidate: Candidate) -> int | AdmissionStop:
+        """How many tokens the candidate computes in this step: what it lacks, cut by one rule after the other."""
+        num_tokens = candidate.request.num_tokens - candidate.hit.num_tokens
+        for cut in self._cutters:
+            left = cut(candidate, num_tokens)
+            if isinstance(left, AdmissionStop):
+                return left
+            num_tokens = left
+        return num_tokens
+
+    def _place(self, candidate: Candidate, num_new_tokens: int) -> AdmissionStop | None:
+        """Admit the candidate if its blocks are free. If not, a pin may make room: then it can be tried again."""
+        request, hit, step, _ = candidate
+        new_blocks = self.kv_cache.allocate_slots(
+            request,
+            num_new_tokens,
+            hit,
+            num_reserved_blocks=self.config.watermark_blocks if self.running else 0,
+            reserve_full_sequence=self.config.scheduler_reserve_full_isl,
+        )
+        if new_blocks is not None:
+            self.waiting.pop()
+            self._admit(step, request, hit, num_new_tokens)
+        elif self.kv_cache.must_wait(hit) or not self.retention.give_up(request, is_alone=not self.running):
+            return AdmissionStop.MEMORY
+        return None
+
+    def _num_tokens_to_run(self, request: Request, budget_left: int) -> int:
         """Tokens that a running request gets if there are blocks; 0 or less is none (specification, section 5.1)."""
-        num_expected_tokens = request.num_tokens + request.num_placeholders
         if request.num_placeholders and request.num_tokens + 1 >= request.max_total_tokens:
             return 0
-        num_new_tokens = num_expected_tokens + request.num_drafts - request.num_computed_tokens
-        if 0 < chunk_limit < num_new_tokens:
-            num_new_tokens = chunk_limit
+        num_computed_tokens = request.num_computed_tokens
+        num_expected_tokens = request.num_tokens + request.num_placeholders + request.num_drafts
         num_new_tokens = min(
-            num_new_tokens,
+            num_expected_tokens - num_computed_tokens,
+            self._chunk_limit.num_tokens,
             budget_left,
-            self.config.max_model_len - 1 - request.num_computed_tokens,
+            self.config.max_model_len - 1 - num_computed_tokens,
         )
-        if self._state_chunks and num_new_tokens > 0:
-            return self._state_chunks.cut(request, request.num_computed_tokens, num_new_tokens, chunk_limit)
-        return num_new_tokens
+        return self._states.fit(request, num_computed_tokens, num_new_tokens)
 
     def _choose_victim(self) -> Request:
         """The request to preempt (specification, section 6.1): the newest, or the least important of the newest."""
@@ -307,23 +288,13 @@ class Scheduler:
             return self.running[-1]
         return max(self.running, key=lambda request: (request.priority, request.arrival_ns))
 
-    def _roll_back(self, victim: Request, step: Step) -> None:
-        """Take ``victim`` out of the step if it is already in it."""
-        if victim not in step.requests:
-            return
-        index = step.requests.index(victim)
-        step.total_tokens -= step.num_tokens[index]
-        for parallel in (step.requests, step.num_tokens, step.num_computed_tokens):
-            del parallel[index]
-        step.num_drafts.pop(victim, None)
-        step.new_blocks = [entry for entry in step.new_blocks if entry[0] is not victim]
-        self.kv_cache.mark_phantoms(victim)
+    def _preempt(self, request: Request, needed_by: Request | None) -> None:
+        """Take everything from ``request``, which left ``running``, and let it wait (specification, section 6.2).
 
-    def _preempt(self, request: Request, *, may_swap: bool = True) -> None:
-        """Take everything from ``request``, which left ``running``, and let it wait (specification, section 6.2)."""
-        if self.kv_cache.swap and may_swap:
-            self.kv_cache.swap.save(request)
-        self.kv_cache.free(request)
+        It makes room for ``needed_by``, which may be itself; None: the prefix cache is reset, and nothing is kept.
+        """
+        self.observer.preempted(request, needed_by)
+        self.kv_cache.free(request, to_host=needed_by is not None)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_placeholders = 0
@@ -334,7 +305,7 @@ class Scheduler:
         self._preempted_since_step.append(request)
 
     def _must_skip(self, request: Request) -> bool:
-        """Whether ``request`` cannot be admitted now, though one behind it might."""
+        """Whether ``request`` cannot be admitted now, though one after it might."""
         if request.num_in_flight_samples > request.drop_samples:
             return True
         if request.lora is None:
@@ -342,43 +313,20 @@ class Scheduler:
         active = {running.lora for running in self.running if running.lora}
         return len(active) >= self.config.max_loras and request.lora not in active
 
-    @property
-    def _num_reserved_blocks(self) -> int:
-        """Blocks that the next admission must leave free (specification, section 4.1)."""
-        return self.config.watermark_blocks if self.running else 0
-
-    def _fork(self, step: Step, request: Request, forks: Forks) -> bool:
-        """Admit ``request`` with the blocks of its parent; False if too few are free for the copies to come."""
-        assert request.parent is not None
-        num_tokens = request.num_prompt_tokens
-        if not forks.fork(request.parent, request, num_tokens, num_reserved_blocks=self._num_reserved_blocks):
-            return False
-        self.waiting.pop()
-        self._admit(step, request, Hit(request.block_tables, num_tokens - 1), 1, is_fork=True)
-        self.statistics.num_forks += 1
-        return True
-
-    def _admit(self, step: Step, request: Request, hit: Hit, num_new_tokens: int, *, is_fork: bool = False) -> None:
+    def _admit(self, step: Step, request: Request, hit: Hit, num_new_tokens: int) -> None:
         resumed = request.status is RequestStatus.PREEMPTED
         request.status = RequestStatus.RUNNING
         request.is_deferred = False
         request.num_computed_tokens = hit.num_tokens
         self.running.append(request)
         self.retention.admitted(request)
-        self._add_to_step(step, request, num_new_tokens)
-        block_tables = [list(table) for table in request.block_tables]
+        step.add(request, num_new_tokens)
+        tables = [list(table) for table in request.block_tables]
         step.admitted.append(
-            Admission(request, hit.num_tokens, block_tables, resumed, hit.is_swapped, hit.num_external_tokens, is_fork)
+            Admission(request, hit.num_tokens, tables, resumed, hit.is_swapped, hit.num_external_tokens, hit.is_fork)
         )
         self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
-
-    def _add_to_step(self, step: Step, request: Request, num_new_tokens: int) -> None:
-        step.requests.append(request)
-        step.num_tokens.append(num_new_tokens)
-        step.num_computed_tokens.append(request.num_computed_tokens)
-        step.total_tokens += num_new_tokens
-        if self._drafts is not None:
-            self._drafts.claim(step, request, num_new_tokens)
+        self.statistics.num_forks += hit.is_fork
 
     def _advance(self, step: Step) -> None:
         """Count the step's tokens as computed and expect its samples (specification, sections 5.3 and 8.2)."""
@@ -398,29 +346,7 @@ class Scheduler:
             if end > request.num_highest_computed_tokens:
                 request.num_highest_computed_tokens = end
         self.statistics.num_scheduled_tokens += step.total_tokens
-        if self._drafts:
-            self._drafts.expect(step)
         self.statistics.num_block_copies += len(step.copies)
-
-    def _count_admissions(self, step: Step) -> None:
-        """Record the lookups of the admitted requests (specification, section 3.3)."""
-        if not self.config.enable_prefix_caching or not step.admitted:
-            return
-        counts = self.statistics.prefix_cache
-        before = (counts.requests, counts.queries, counts.hits)
-        for admission in step.admitted:
-            if admission.swapped or admission.is_fork or admission.request.is_warm_up:
-                continue
-            num_tokens, num_external_tokens = admission.request.num_tokens, admission.num_external_tokens
-            num_hit_tokens = admission.num_hit_tokens - num_external_tokens
-            counts.record(num_tokens, num_hit_tokens, preempted=admission.resumed)
-            if self.kv_cache.offload:
-                self.statistics.external_prefix_cache.record(
-                    num_tokens - num_hit_tokens, num_external_tokens, preempted=admission.resumed
-                )
-        self.statistics.recent_hit_rate.record_step(
-            counts.requests - before[0], counts.queries - before[1], counts.hits - before[2]
-        )
 
     # ---------------------------------------------------------------- a step's output
 
@@ -431,7 +357,6 @@ class Scheduler:
         :class:`kvtwin.engine.executor.StepResult`.
         """
         is_async, drafts = self.config.async_scheduling, self._drafts
-        registers = is_async or drafts is not None
         num_ended = 0
         for request, num_tokens, token_ids in zip(step.requests, step.num_tokens, tokens, strict=True):
             request.num_tokens_in_flight -= num_tokens
@@ -444,18 +369,16 @@ class Scheduler:
             was_running = request.status is RequestStatus.RUNNING
             if was_running and is_async:
                 request.num_placeholders -= 1
-            if drafts is not None:
-                drafts.settle(step, request, len(token_ids))
+            drafts.settle(step, request, len(token_ids))
             reason = self._append_tokens(request, token_ids)
-            if was_running and registers:
+            if was_running:
                 self.kv_cache.register(request, request.num_tokens - 1)
             if reason:
                 if not was_running:
                     self.waiting.remove(request)
                 self._finish(request, reason)
                 num_ended += was_running
-        if drafts is not None and num_drafts:
-            drafts.receive(step, num_drafts)
+        drafts.receive(step, num_drafts)
         if num_ended:
             self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
 
@@ -473,8 +396,6 @@ class Scheduler:
     def _finish(self, request: Request, reason: FinishReason, message: str = "") -> None:
         self.retention.keep(request)
         self.kv_cache.free(request)
-        if self.kv_cache.swap:
-            self.kv_cache.swap.drop(request)
         del self.live[request.request_id]
         self._finished_since_step.append(request)
         self._end(request, reason, message)
@@ -486,8 +407,7 @@ class Scheduler:
         if reason in (FinishReason.REJECTED, FinishReason.CAPACITY):
             self.statistics.num_rejected += 1
         self._ended.append(request)
-        if self.observer:
-            self.observer.ended(request)
+        self.observer.ended(request)
 
     # ---------------------------------------------------------------- what vLLM would wait for for ever
 

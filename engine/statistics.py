@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from kvtwin.engine.executor import Admission
 
 
 @dataclass(slots=True)
@@ -118,6 +121,24 @@ class EngineStatistics:
     """Tokens found in blocks that no step ever filled (vllm#43569); served only with ``vllm_strict``."""
     num_rejected: int = 0
     """Requests that could never run."""
+
+    def record_admissions(self, admitted: Sequence[Admission], *, asks_host: bool) -> None:
+        """Count the lookups of a step's admissions (specification, section 3.3); ``asks_host``: in the host too."""
+        if not admitted:
+            return
+        counts = self.prefix_cache
+        before = (counts.requests, counts.queries, counts.hits)
+        for one in admitted:
+            if one.swapped or one.is_fork or one.request.is_warm_up:
+                continue
+            num_tokens, num_hit_tokens = one.request.num_tokens, one.num_hit_tokens - one.num_external_tokens
+            counts.record(num_tokens, num_hit_tokens, preempted=one.resumed)
+            if asks_host:
+                num_missed_tokens = num_tokens - num_hit_tokens
+                self.external_prefix_cache.record(num_missed_tokens, one.num_external_tokens, preempted=one.resumed)
+        self.recent_hit_rate.record_step(
+            counts.requests - before[0], counts.queries - before[1], counts.hits - before[2]
+        )
 
     def clear(self) -> None:
         """Begin at 0, but for lookups: those of warm-up requests were not counted, and there were no others."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kvtwin.engine.block_keys import UNKNOWN_TOKEN
 from kvtwin.engine.executor import Step
-from kvtwin.engine.observer import Observer
+from kvtwin.engine.pool_listener import PoolListener
 from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.sim.server_observer import ServerObserver
@@ -71,15 +71,11 @@ class DecidedStep:
         ]
 
 
-class DecisionRecorder(ServerObserver):
-    """Keeps the decisions of a server with one cache group that keeps all tokens, and without speculation.
-
-    It is the scheduler's only observer.
-    """
+class DecisionRecorder(ServerObserver, PoolListener):
+    """Keeps the decisions of a server with one cache group that keeps all tokens, and without speculation."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         assert len(scheduler.config.group_specs) == 1
-        assert scheduler.observer is None
         self.steps: list[DecidedStep] = []
         """All steps that were scheduled, in order."""
         self.block_size = scheduler.config.group_specs[0].block_size
@@ -88,8 +84,12 @@ class DecisionRecorder(ServerObserver):
         """The latest table of each request: steps share what is equal."""
         self._num_tokens: dict[Request, int] = {}
         """Known tokens of every request that was admitted and has not ended."""
-        self._evictions = _Evictions()
-        scheduler.observe(self._evictions)
+        self._evicted_blocks: list[int] = []
+        """Blocks that lost what they cached since the step before."""
+        scheduler.kv_cache.pool.listeners.append(self)
+
+    def evicted(self, block: int, key: int) -> None:
+        self._evicted_blocks.append(block)
 
     def scheduled(self, step: Step, now_ns: int) -> None:
         """A step was scheduled."""
@@ -114,11 +114,12 @@ class DecisionRecorder(ServerObserver):
             preempted=_ids(step.preempted),
             finished=_ids(step.finished),
             finish_reasons=[str(request.finish_reason) for request in step.finished],
-            evicted_blocks=self._evictions.take(),
+            evicted_blocks=self._evicted_blocks,
             copies=[(one.source, one.destination) for one in step.copies],
             saves=[(one.device_block, one.host_block) for one in step.saves],
             loads=[(one.device_block, one.host_block) for one in step.loads],
         )
+        self._evicted_blocks = []
         self.steps.append(decided)
         self._in_flight.append(decided)
 
@@ -139,21 +140,6 @@ class DecisionRecorder(ServerObserver):
         if request in self._num_tokens:
             self._num_tokens[request] = end
         return request.content.token_ids(start, end) or [UNKNOWN_TOKEN] * (end - start)
-
-
-class _Evictions(Observer):
-    """Blocks that lost what they cached."""
-
-    def __init__(self) -> None:
-        self._blocks: list[int] = []
-
-    def evicted(self, block: int, key: int) -> None:
-        self._blocks.append(block)
-
-    def take(self) -> list[int]:
-        """Those since the last call, in order."""
-        blocks, self._blocks = self._blocks, []
-        return blocks
 
 
 def _ids(requests: Sequence[Request]) -> list[str]:

@@ -295,7 +295,7 @@ class Recorder:
         is_last = sent.num_open_samples == 0
         self._num_open_records -= is_last
         if request.session is not None:
-            num_computed_blocks = (request.num_tokens - 1) // self.scheduler.config.hash_block_tokens
+            num_computed_blocks = (request.num_tokens - 1) // self.scheduler.config.hash_block_size
             self._ended_turns[request.session] = _EndedTurn(
                 now_ns, array("q", request.block_keys[:num_computed_blocks])
             )
@@ -330,7 +330,7 @@ class Recorder:
 
     def _history_tokens(self, request: Request, previous_turn: _EndedTurn) -> int:
         config = self.scheduler.config
-        shared_tokens = previous_turn.num_shared_blocks(request.block_keys) * config.hash_block_tokens
+        shared_tokens = previous_turn.num_shared_blocks(request.block_keys) * config.hash_block_size
         most_tokens = min(shared_tokens, request.num_prompt_tokens - 1)
         return most_tokens - most_tokens % config.alignment_tokens
 

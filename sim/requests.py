@@ -49,8 +49,8 @@ class RequestFactory:
         parent = self._sample(record, first_id, stamp_ns)
         if record.n == 1:
             return [parent]
-        num_keyed_tokens = record.prompt_tokens - self._keys.lookahead_tokens
-        parent.content.extend_keys(parent.block_keys, max(0, num_keyed_tokens) // self._keys.block_size)
+        num_keyed_tokens = record.prompt_tokens - self._keys.hash_lookahead_tokens
+        parent.content.extend_keys(parent.block_keys, max(0, num_keyed_tokens) // self._keys.hash_block_size)
         siblings = [self._sample(record, sibling_id, stamp_ns, parent) for sibling_id in sibling_ids]
         for sibling in siblings:  # one prompt, also where nothing is known of it but its length
             sibling.block_keys += parent.block_keys

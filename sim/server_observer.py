@@ -11,7 +11,7 @@ class ServerObserver:
     """Is told of requests and steps, in order; sees the scheduler as it then is and changes nothing.
 
     Whoever watches overrides what it wants to know. (:class:`kvtwin.engine.observer.Observer` is told of the decisions
-    inside a step.)
+    inside a step, :class:`kvtwin.engine.pool_listener.PoolListener` what becomes of blocks.)
     """
 
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:

@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvtwin.engine.block_pool import NULL_BLOCK
 from kvtwin.engine.executor import Step
+from kvtwin.engine.pool_listener import PoolListener, TablePart
 from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
-from kvtwin.sim.block_changes import BlockChange, listen
+from kvtwin.sim.block_changes import BlockChange
 from kvtwin.sim.server_observer import ServerObserver
 
 
@@ -37,11 +39,8 @@ class StepEvents:
     """How many of the blocks that were taken had been hit-able."""
 
 
-class StepEventRecorder(ServerObserver):
-    """Passes every step on when it is processed.
-
-    Put it on a server before anything arrives there: it stands in front of the methods of the block pool.
-    """
+class StepEventRecorder(ServerObserver, PoolListener):
+    """Passes every step on when it is processed. Put it on a server before anything arrives there."""
 
     def __init__(self, scheduler: Scheduler, keep: Callable[[StepEvents], None]) -> None:
         self._pool = scheduler.kv_cache.pool
@@ -52,7 +51,19 @@ class StepEventRecorder(ServerObserver):
         self._changes: list[int] = []
         self._blocks: list[int] = []
         self._num_evictions = 0
-        listen(self._pool, self._note)
+        self._pool.listeners.append(self)
+
+    def taken(self, blocks: Sequence[int]) -> None:
+        self._note(BlockChange.TAKEN, blocks)
+
+    def touched(self, blocks: Sequence[int]) -> None:
+        self._note(BlockChange.HIT, [block for block in blocks if block != NULL_BLOCK])
+
+    def freed(self, blocks: Sequence[int]) -> None:
+        self._note(BlockChange.FREED, [block for block in blocks if block != NULL_BLOCK])
+
+    def registered(self, blocks: Sequence[int], keys: Sequence[int], part: TablePart | None) -> None:
+        self._note(BlockChange.CACHED, blocks)
 
     def scheduled(self, step: Step, now_ns: int) -> None:
         """A step was scheduled."""

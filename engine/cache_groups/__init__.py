@@ -6,14 +6,14 @@ entry in ``KINDS``; the manager knows only the interface of :class:`CacheGroup`.
 
 from __future__ import annotations
 
-from kvtwin.engine.cache_group_spec import CacheGroupSpec
-from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock, GroupContext
+from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock
 from kvtwin.engine.cache_groups.chunked_local import ChunkedLocalGroup
 from kvtwin.engine.cache_groups.full_attention import FullAttentionGroup
 from kvtwin.engine.cache_groups.sliding_window import SlidingWindowGroup
 from kvtwin.engine.cache_groups.state_space import StateSpaceGroup
+from kvtwin.engine.settings import EngineSettings
 
-__all__ = ["KINDS", "CacheGroup", "FindBlock", "FullAttentionGroup", "GroupContext", "make_group"]
+__all__ = ["KINDS", "CacheGroup", "FindBlock", "FullAttentionGroup", "make_groups"]
 
 KINDS: dict[str, type[CacheGroup]] = {
     "full_attention": FullAttentionGroup,
@@ -24,6 +24,6 @@ KINDS: dict[str, type[CacheGroup]] = {
 """The class of each kind, by vLLM's name."""
 
 
-def make_group(spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> CacheGroup:
-    """The group that ``spec`` describes."""
-    return KINDS[spec.kind](spec, context, num_dropped_blocks=num_dropped_blocks)
+def make_groups(settings: EngineSettings) -> list[CacheGroup]:
+    """The groups of an engine with these settings."""
+    return [KINDS[spec.kind](spec, settings) for spec in settings.group_specs]

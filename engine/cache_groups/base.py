@@ -1,33 +1,17 @@
-"""What every kind of cache group has, and what all groups of an engine share."""
+"""What every kind of cache group has."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.request import BlockTables
+from kvtwin.engine.settings import EngineSettings
 
 FindBlock = Callable[[int], int | None]
 """The block that caches a key, None if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupContext:
-    """What all groups of an engine share."""
-
-    alignment_tokens: int
-    """Hits are multiples of this: the least common multiple of the groups' block sizes."""
-    max_model_len: int
-    max_tokens_in_flight: int
-    """Tokens of all steps that may be under way at once, as vLLM's admission counts them."""
-    max_steps_in_flight: int
-    max_slots_ahead: int
-    """Slots that a request may have ahead of the last token whose step is done, for drafts too."""
-    retention_interval: int | None
-    """``prefix_cache_retention_interval``: None keeps every tail, 0 only those that resend a prompt, m one per m."""
 
 
 class CacheGroup(ABC):
@@ -42,13 +26,17 @@ class CacheGroup(ABC):
     hits_wait_a_step = False
     """Whether a block cannot be hit yet in the step that registers it."""
 
-    def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:
+    def __init__(self, spec: CacheGroupSpec, settings: EngineSettings) -> None:
         self.spec = spec
-        self.num_dropped_blocks = num_dropped_blocks
+        self.num_dropped_blocks = int(settings.drops_last_block(spec))
         """Blocks at the end of a cached prefix that a hit gives away (1 for drafters that need it, else 0)."""
         self.kind = spec.kind
         self.block_size = spec.block_size
-        self._context = context
+        self.window_tokens = spec.window_tokens or 0
+        self.alignment_tokens = settings.alignment_tokens
+        """Hits are multiples of this."""
+        self.alignment_blocks = settings.alignment_tokens // spec.block_size
+        self._settings = settings
 
     @abstractmethod
     def find_hit(
@@ -67,11 +55,11 @@ class CacheGroup(ABC):
 
     def blocks_to_admit(self, num_tokens: int, num_held_blocks: int) -> int:
         """Blocks missing to admit a request whole that has ``num_tokens`` known tokens (specification, section 4.2)."""
-        return max(0, self._blocks_at_once(num_tokens, self._context.max_tokens_in_flight) - num_held_blocks)
+        return max(0, self._blocks_at_once(num_tokens, self._settings.max_tokens_in_flight) - num_held_blocks)
 
     def most_blocks(self, num_slots: int) -> int:
         """Most blocks that a request holds at once until it has ``num_slots`` token slots."""
-        return self._blocks_at_once(num_slots, self._context.max_slots_ahead)
+        return self._blocks_at_once(num_slots, self._settings.max_slots_ahead)
 
     def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
         """Most blocks of a table of ``num_slots`` slots that are needed at once.

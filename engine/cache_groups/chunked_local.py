@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtwin.engine.block_pool import NULL_BLOCK
-from kvtwin.engine.cache_group_spec import CacheGroupSpec
-from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock, GroupContext, leading_blocks
+from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock, leading_blocks
 from kvtwin.engine.request import BlockTables
 
 
@@ -19,11 +18,6 @@ class ChunkedLocalGroup(CacheGroup):
     has_window = True
     forgets = True
 
-    def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:
-        super().__init__(spec, context, num_dropped_blocks=num_dropped_blocks)
-        assert spec.window_tokens is not None
-        self._chunk_tokens = spec.window_tokens
-
     def find_hit(
         self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
     ) -> BlockTables:
@@ -32,8 +26,8 @@ class ChunkedLocalGroup(CacheGroup):
         return [[NULL_BLOCK] * start + table for table in tables]
 
     def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
-        num_live_slots = min(self._chunk_tokens + num_slots_ahead, self._context.max_model_len)
+        num_live_slots = min(self.window_tokens + num_slots_ahead, self._settings.max_model_len)
         return min(self._blocks_for(num_slots), self._blocks_for(num_live_slots))
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
-        return num_computed_tokens // self._chunk_tokens * self._chunk_tokens // self.block_size
+        return num_computed_tokens // self.window_tokens * self.window_tokens // self.block_size

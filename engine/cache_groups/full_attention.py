@@ -18,5 +18,5 @@ class FullAttentionGroup(CacheGroup):
     ) -> BlockTables:
         tables = leading_blocks(keys, 0, num_tokens // self.block_size, find)
         num_blocks = max(0, len(tables[0]) - num_dropped_blocks)
-        num_blocks -= num_blocks % (self._context.alignment_tokens // self.block_size)
+        num_blocks -= num_blocks % self.alignment_blocks
         return [table[:num_blocks] for table in tables] if num_blocks < len(tables[0]) else tables

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from kvtwin.engine.block_pool import NULL_BLOCK
-from kvtwin.engine.cache_group_spec import CacheGroupSpec
-from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock, GroupContext
+from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock
 from kvtwin.engine.request import BlockTables
 
 
@@ -20,54 +20,53 @@ class SlidingWindowGroup(CacheGroup):
     has_window = True
     forgets = True
 
-    def __init__(self, spec: CacheGroupSpec, context: GroupContext, *, num_dropped_blocks: int = 0) -> None:
-        super().__init__(spec, context, num_dropped_blocks=num_dropped_blocks)
-        assert spec.window_tokens is not None
-        self._window_tokens = spec.window_tokens
-        self._tail_blocks = self._blocks_for(spec.window_tokens - 1)
+    @cached_property
+    def _tail_blocks(self) -> int:
+        """Blocks at the end of a prefix that the next token looks at."""
+        return self._blocks_for(self.window_tokens - 1)
 
     def find_hit(
         self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
     ) -> BlockTables:
         num_blocks = min(num_tokens // self.block_size, len(keys[0]))
         tables = [[NULL_BLOCK] * num_blocks for _ in keys]
-        unit_blocks = self._context.alignment_tokens // self.block_size
+        alignment_blocks, tail_blocks = self.alignment_blocks, self._tail_blocks
         run = 0
         for index in range(num_blocks - 1, -1, -1):
             blocks = [block for group_keys in keys if (block := find(group_keys[index])) is not None]
             if len(blocks) < len(keys):
                 run = 0
                 continue
-            if run == 0 and (index + 1 - num_dropped_blocks) % unit_blocks:
+            if run == 0 and (index + 1 - num_dropped_blocks) % alignment_blocks:
                 continue
             for table, block in zip(tables, blocks, strict=True):
                 table[index] = block
             run += 1
-            if run >= self._tail_blocks + num_dropped_blocks:
+            if run >= tail_blocks + num_dropped_blocks:
                 end = index + run - num_dropped_blocks
-                start = max(index, end - self._tail_blocks)  # a window of one token looks at no block before it
+                start = max(index, end - tail_blocks)  # a window of one token looks at no block before it
                 return [[NULL_BLOCK] * start + table[start:end] for table in tables]
-        end = max(0, run - run % unit_blocks - num_dropped_blocks)  # all that there is from the first block on
-        return [table[: end - end % unit_blocks] for table in tables]
+        end = max(0, run - run % alignment_blocks - num_dropped_blocks)  # all that there is from the first block on
+        return [table[: end - end % alignment_blocks] for table in tables]
 
     def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
-        num_live_slots = min(self._window_tokens - 1 + num_slots_ahead, self._context.max_model_len)
+        num_live_slots = min(self.window_tokens - 1 + num_slots_ahead, self._settings.max_model_len)
         return min(self._blocks_for(num_slots), self._blocks_for(num_live_slots) + 1)
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
-        return max(0, num_computed_tokens - self._window_tokens + 1) // self.block_size
+        return max(0, num_computed_tokens - self.window_tokens + 1) // self.block_size
 
     def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
         end = (index + 1) * self.block_size
         tail_tokens = self._tail_blocks * self.block_size
         dropped_tokens = self.num_dropped_blocks * self.block_size
-        interval = self._context.retention_interval
+        interval = self._settings.prefix_cache_retention_interval
         if interval != 0:
-            unit = self._context.alignment_tokens if interval is None else interval
-            if tail_tokens + dropped_tokens >= unit:
+            every_tokens = self.alignment_tokens if interval is None else interval
+            if tail_tokens + dropped_tokens >= every_tokens:
                 return True
             boundaries = [] if interval is None else list(boundaries)
-            boundaries.append(-(-end // unit) * unit)
+            boundaries.append(-(-end // every_tokens) * every_tokens)
             if end > dropped_tokens:
-                boundaries.append(-(-(end - dropped_tokens) // unit) * unit)
+                boundaries.append(-(-(end - dropped_tokens) // every_tokens) * every_tokens)
         return any(boundary - tail_tokens < end <= boundary + dropped_tokens for boundary in boundaries)

@@ -29,7 +29,7 @@ class StateSpaceGroup(CacheGroup):
     def find_hit(
         self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
     ) -> BlockTables:
-        stride = self._context.alignment_tokens // self.block_size
+        stride = self.alignment_blocks
         num_blocks = min(num_tokens // self.block_size, len(keys[0]))
         for end in range(num_blocks // stride * stride, 0, -stride):
             states = [state for group_keys in keys if (state := find(group_keys[end - 1])) is not None]
@@ -45,7 +45,7 @@ class StateSpaceGroup(CacheGroup):
 
     def most_blocks(self, num_slots: int) -> int:
         """The newest state, and per step in flight the one that it goes on from."""
-        return min(self._blocks_for(num_slots), 1 + self._context.max_steps_in_flight)
+        return min(self._blocks_for(num_slots), 1 + self._settings.max_steps_in_flight)
 
     def positions_to_skip(self, num_slots: int, num_held_blocks: int) -> int:
         return max(0, self._blocks_for(num_slots) - num_held_blocks - 1)
@@ -55,6 +55,6 @@ class StateSpaceGroup(CacheGroup):
 
     def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
         end = (index + 1) * self.block_size
-        interval = self._context.retention_interval
-        unit = self._context.alignment_tokens if interval is None else interval
-        return end in boundaries or (unit != 0 and end % unit == 0)
+        interval = self._settings.prefix_cache_retention_interval
+        every_tokens = self.alignment_tokens if interval is None else interval
+        return end in boundaries or (every_tokens != 0 and end % every_tokens == 0)

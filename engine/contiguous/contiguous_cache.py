@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.contiguous.range_pool import RangePool
-from kvtwin.engine.executor import BlockCopy, HostCopy
-from kvtwin.engine.kv_cache_manager import Hit
-from kvtwin.engine.observer import Demand, Observer
+from kvtwin.engine.demand import Demand
+from kvtwin.engine.executor import HostCopy
+from kvtwin.engine.forking import NoForks
+from kvtwin.engine.hit import Hit
+from kvtwin.engine.observer import Observer
 from kvtwin.engine.request import BlockTables, Request
 
 
@@ -24,19 +26,20 @@ class ContiguousCache:
     disjoint; free and reserved slots together are the pool.
     """
 
-    swap = offload = forks = events = None
+    swap = offload = events = None
     host_memory = ()
 
     def __init__(self, config: EngineConfig) -> None:
         self._allocator = config.allocator
         self._max_model_len = config.max_model_len
         self.pool = RangePool(config.num_blocks)
-        self._observer: Observer | None = None
+        self.forks = NoForks()
+        self._observer = Observer()
         self.ranges: dict[Request, tuple[int, int]] = {}
         """First slot and number of slots that each running request has."""
 
     def observe(self, observer: Observer) -> None:
-        """Tell ``observer`` what is handed out and let go from now on."""
+        """Tell ``observer`` from now on what requests ask for, get and let go."""
         self._observer = observer
 
     def slots_to_reserve(self, request: Request) -> int:
@@ -76,11 +79,9 @@ class ContiguousCache:
         """Reserve a range when ``request`` is admitted (``hit``), None if none is free; then its next slots."""
         if hit is not None:
             num_slots = self.slots_to_reserve(request)
-            if self._observer:
-                num_free_slots = self.pool.num_free_blocks
-                demand = Demand(num_slots, num_free_slots, num_reserved_blocks=num_reserved_blocks)
-                self._observer.demanded(request, demand)
-            if self.pool.num_free_blocks - num_slots < num_reserved_blocks:
+            demand = Demand(num_slots, self.pool.num_free_blocks, num_reserved_blocks=num_reserved_blocks)
+            self._observer.demanded(request, demand)
+            if not demand.is_met:
                 return None
             start = self.pool.take(num_slots)
             if start is None:
@@ -92,14 +93,12 @@ class ContiguousCache:
         (table,) = request.block_tables
         new_slots = list(range(start + len(table), start + request.num_computed_tokens + num_new_tokens))
         table += new_slots
-        if self._observer:
-            self._observer.allocated(request, [new_slots])
+        self._observer.granted(request, [new_slots])
         return [new_slots]
 
-    def free(self, request: Request) -> None:
-        """Give the whole range of ``request`` back, if it has one."""
-        if self._observer:
-            self._observer.freed(request)
+    def free(self, request: Request, *, to_host: bool = False) -> None:
+        """Give the whole range of ``request`` back, if it has one; nothing goes to the host."""
+        self._observer.releases(request)
         if request in self.ranges:
             self.pool.give_back(*self.ranges.pop(request))
         request.block_tables = []
@@ -117,10 +116,6 @@ class ContiguousCache:
 
     def start_step(self) -> None:
         """A step changes nothing by itself."""
-
-    def take_copies(self) -> list[BlockCopy]:
-        """None: nothing is shared."""
-        return []
 
     def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
         """None: nothing is ever in the host."""

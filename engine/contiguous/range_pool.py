@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from kvtwin.engine.pool_listener import PoolListener
+
 
 class RangePool:
     """Which of the blocks 1 to ``num_blocks`` - 1 are free, as ranges.
@@ -21,6 +23,8 @@ class RangePool:
         self.num_usable_blocks = num_blocks - 1
         self.num_free_blocks = num_blocks - 1
         """Blocks in all free ranges together."""
+        self.listeners: list[PoolListener] = []
+        """Who is told what is taken and freed."""
         self._starts = [1]
         self._ends = [num_blocks]
 
@@ -51,6 +55,8 @@ class RangePool:
         else:
             self._starts[best] = start + count
         self.num_free_blocks -= count
+        for listener in self.listeners:
+            listener.taken(range(start, start + count))
         return start
 
     def give_back(self, start: int, count: int) -> None:
@@ -77,3 +83,5 @@ class RangePool:
             self._starts.insert(after, start)
             self._ends.insert(after, end)
         self.num_free_blocks += count
+        for listener in self.listeners:
+            listener.freed(range(start, end))

@@ -53,6 +53,10 @@ class HostPool:
         self.num_saved_blocks += len(host_blocks)
         return host_blocks
 
+    def hold(self, host_block: int) -> None:
+        """Note that the next step reads ``host_block``: :meth:`load` will say where to."""
+        self._read.add(host_block)
+
     def load(self, host_block: int, device_block: int) -> None:
         """Order a copy of ``host_block`` to ``device_block``, before the next step writes."""
         self._loads.append(HostCopy(device_block, host_block))

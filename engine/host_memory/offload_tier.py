@@ -13,18 +13,29 @@ from collections.abc import Iterable, Sequence
 from kvtwin.engine.block_pool import NULL_BLOCK
 from kvtwin.engine.cache_groups import FindBlock
 from kvtwin.engine.host_memory.host_pool import HostLoad, HostPool
+from kvtwin.engine.phantom_blocks import PhantomBlocks
+from kvtwin.engine.pool_listener import PoolListener
 from kvtwin.engine.request import BlockTables
 
 
-class OffloadTier:
+class OffloadTier(PoolListener):
     """Host blocks by key, the least recently used first.
 
     Invariants (checked by :mod:`kvtwin.engine.invariants`): every host block is free or cached under one key.
     """
 
-    def __init__(self, num_blocks: int, first: int = 1) -> None:
+    def __init__(self, num_blocks: int, phantoms: PhantomBlocks, first: int = 1) -> None:
         self.pool = HostPool(num_blocks, first)
+        self._phantoms = phantoms
         self._host_block_of_key: OrderedDict[int, int] = OrderedDict()
+
+    def evicted(self, block: int, key: int) -> None:
+        if block not in self._phantoms.blocks and self._phantoms.find_filled(key) is None:
+            self.store(key, block)
+
+    def cleared(self) -> None:
+        self.pool.free(list(self._host_block_of_key.values()))
+        self._host_block_of_key.clear()
 
     def store(self, key: int, device_block: int) -> None:
         """Cache ``device_block``, which loses its ``key`` in the step being decided."""
@@ -64,16 +75,16 @@ class OffloadTier:
                     table[position] = NULL_BLOCK
         return loads
 
+    def hold(self, loads: Sequence[HostLoad]) -> None:
+        """Keep what ``loads`` will read, whatever is stored before :meth:`load`."""
+        for place in loads:
+            self.pool.hold(place.host_block)
+            self._host_block_of_key.move_to_end(place.key)
+
     def load(self, loads: Sequence[HostLoad], device_blocks: Sequence[int]) -> None:
         """Copy ``loads`` to ``device_blocks``."""
         for place, block in zip(loads, device_blocks, strict=True):
             self.pool.load(place.host_block, block)
-            self._host_block_of_key.move_to_end(place.key)
-
-    def clear(self) -> None:
-        """Forget everything: the contents are stale."""
-        self.pool.free(list(self._host_block_of_key.values()))
-        self._host_block_of_key.clear()
 
     def cached_blocks(self) -> Iterable[int]:
         """The host blocks that cache something, the least recently used first."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvtwin.engine.sizing.group_planning import CacheGroup, CacheLayer, SizingError, plan_groups
+from kvtwin.engine.sizing.group_planning import CacheLayer, LayerGroup, SizingError, plan_groups
 from kvtwin.engine.sizing.memory_budget import GIB
 
 _SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
@@ -20,7 +20,7 @@ class CachePlan:
     rank; the rank with the fewest blocks decides and is ``limiting_rank``.
     """
 
-    groups: tuple[CacheGroup, ...]
+    groups: tuple[LayerGroup, ...]
     num_blocks: int
     block_bytes: tuple[int, ...]
     rank_blocks: tuple[int, ...]
@@ -37,7 +37,7 @@ class CachePlan:
         """Most blocks, of all groups together, that one request of this length holds at once."""
         return sum(self.group_request_blocks(group, length_tokens) for group in self.groups)
 
-    def group_request_blocks(self, group: CacheGroup, length_tokens: int) -> int:
+    def group_request_blocks(self, group: LayerGroup, length_tokens: int) -> int:
         """Most blocks of one group that one request of this length holds at once."""
         return group.request_blocks(length_tokens, self.in_flight_tokens, self.mamba_blocks)
 
@@ -60,7 +60,7 @@ class CachePlan:
         """Prefix hits are multiples of this many tokens: the LCM of the groups' block sizes."""
         return math.lcm(*(group.block_size for group in self.groups))
 
-    def padding_share(self, group: CacheGroup) -> float:
+    def padding_share(self, group: LayerGroup) -> float:
         """Share of a block that ``group`` cannot use: padded pages, fewer layers than the largest group."""
         return 1.0 - group.data_bytes / sum(self.block_bytes)
 

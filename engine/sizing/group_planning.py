@@ -54,7 +54,7 @@ class CacheLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheGroup:
+class LayerGroup:
     """Layers with one block table in common.
 
     ``layer_indices`` number the layers of all pipeline ranks in order; ``layers`` are those layers. All have
@@ -104,7 +104,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def plan_groups(layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: bool = False) -> list[CacheGroup]:
+def plan_groups(layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: bool = False) -> list[LayerGroup]:
     """The groups that vLLM makes of ``layers``, which belong to all pipeline ranks in order.
 
     Equal layers, or layers of one kind with different pages, make one group. Otherwise pages are made equal
@@ -116,7 +116,7 @@ def plan_groups(layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: b
     if disable_hybrid_kv_cache_manager:
         layers = _windows_as_full(layers)
     if _is_one_kind(layers):
-        return [CacheGroup(tuple(range(len(layers))), tuple(layers))]
+        return [LayerGroup(tuple(range(len(layers))), tuple(layers))]
     return _deal(_with_equal_pages(layers))
 
 
@@ -160,7 +160,7 @@ def _with_equal_pages(layers: list[CacheLayer]) -> list[CacheLayer]:
     return result
 
 
-def _deal(layers: list[CacheLayer]) -> list[CacheGroup]:
+def _deal(layers: list[CacheLayer]) -> list[LayerGroup]:
     """Groups of one size, equal layers dealt round-robin; the last ones may be a layer short."""
     alike: dict[CacheLayer, list[int]] = {}
     for index, layer in enumerate(layers):
@@ -172,5 +172,5 @@ def _deal(layers: list[CacheLayer]) -> list[CacheGroup]:
         num_groups = ceil_div(len(indices), group_size)
         for start in range(num_groups):
             dealt = tuple(indices[start::num_groups])
-            groups.append(CacheGroup(dealt, (layer,) * len(dealt)))
+            groups.append(LayerGroup(dealt, (layer,) * len(dealt)))
     return groups

@@ -3,7 +3,7 @@
 from kvtwin.experiments.display.palette import COLOURS
 from kvtwin.experiments.misses.text import LABELS
 
-PARTS = {
+TOKEN_SOURCES = {
     "prefix_cache_hits": ("hit", COLOURS[0]),
     "external_prefix_cache_hits": ("hit in the host", COLOURS[5]),
     "miss_evicted_tokens": (LABELS["evicted"], COLOURS[1]),

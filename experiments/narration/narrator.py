@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from kvtwin.engine.contiguous.range_pool import RangePool
+from kvtwin.engine.demand import Demand
 from kvtwin.engine.executor import AdmissionStop, Step
-from kvtwin.engine.kv_cache_manager import Hit
-from kvtwin.engine.observer import Demand, Observer
+from kvtwin.engine.hit import Hit
+from kvtwin.engine.observer import Observer
+from kvtwin.engine.pool_listener import PoolListener, TablePart
 from kvtwin.engine.request import BlockTables, Request, RequestStatus
 from kvtwin.engine.scheduler import Scheduler
 
@@ -40,8 +42,11 @@ class _Eviction(NamedTuple):
     taken_by: str
 
 
-class Narrator(Observer):
-    """Follows the requests with one id. ``now_ns`` tells the time."""
+class Narrator(Observer, PoolListener):
+    """Follows the requests with one id. ``now_ns`` tells the time.
+
+    It listens to the pool of ``scheduler``; that it also observes the scheduler is up to whoever made it.
+    """
 
     def __init__(self, request_id: str, scheduler: Scheduler, now_ns: Callable[[], int]) -> None:
         self.events: list[Event] = []
@@ -52,12 +57,15 @@ class Narrator(Observer):
         self._lookup: dict[str, Any] = {}
         self._demands: dict[Request, Demand] = {}
         """The latest of each request, in the step being decided."""
+        self._gets_blocks = False
+        """Whether a request's demand was met and it has not got its blocks yet."""
         self._taken: list[dict[str, Any]] = []
         """What was evicted and not told of yet."""
         self._cached: dict[int, _Prefix] = {}
         """By key, who computed what is cached."""
         self._evictions: dict[int, _Eviction] = {}
         """By key, what was cached once."""
+        scheduler.kv_cache.pool.listeners.append(self)
 
     # ---------------------------------------------------------------- what the engine tells
 
@@ -103,11 +111,13 @@ class Narrator(Observer):
 
     def demanded(self, request: Request, demand: Demand) -> None:
         self._demands[request] = demand
+        self._gets_blocks = demand.is_met
 
     def evicted(self, block: int, key: int) -> None:
         self._taken.append({"block": block, "key": key})
 
-    def allocated(self, request: Request, blocks: BlockTables) -> None:
+    def granted(self, request: Request, blocks: BlockTables) -> None:
+        self._gets_blocks = False
         taken, self._taken = self._taken, []
         for one in taken:
             key = one.pop("key")
@@ -121,12 +131,14 @@ class Narrator(Observer):
         if request is self._request and (any(blocks) or taken):
             self._tell("take", blocks=[list(group) for group in blocks], evicted=taken)
 
-    def registered(self, request: Request, keys: Sequence[int], positions: Sequence[int], group_index: int) -> None:
-        for key, position in zip(keys, positions, strict=True):
-            self._cached.setdefault(key, _Prefix(request.request_id, position))
+    def registered(self, blocks: Sequence[int], keys: Sequence[int], part: TablePart | None) -> None:
+        if part is None or self._gets_blocks:  # blocks that are loaded from the host are told of by the lookup
+            return
+        for key, position in zip(keys, part.kept, strict=True):
+            self._cached.setdefault(key, _Prefix(part.request.request_id, position))
             self._evictions.pop(key, None)
-        if request is self._request and positions:
-            self._tell("cache", group=group_index, positions=list(positions))
+        if part.request is self._request and part.kept:
+            self._tell("cache", group=part.group_index, positions=list(part.kept))
 
     def preempted(self, request: Request, needed_by: Request | None) -> None:
         if request is not self._request:
@@ -145,7 +157,7 @@ class Narrator(Observer):
             preemptions=request.num_preemptions + 1,
         )
 
-    def freed(self, request: Request) -> None:
+    def releases(self, request: Request) -> None:
         if request is not self._request or not request.block_tables:
             return
         pool = self._scheduler.kv_cache.pool

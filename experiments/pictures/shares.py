@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.misses.token_sources import PARTS
+from kvtwin.experiments.misses.token_sources import TOKEN_SOURCES
 from kvtwin.experiments.pictures.figure import COLOURS, new_figure
 
 _MEMORY_PARTS = {
@@ -25,7 +25,7 @@ Summaries = Sequence[Mapping[str, Any]]
 
 def misses(summaries: Summaries, names: Sequence[str], label: str = "") -> Figure:
     """What became of the prompt tokens of each run: hits, and misses by their source. ``label`` says what names are."""
-    return _bars(summaries, names, label, PARTS, "prompt tokens (%)")
+    return _bars(summaries, names, label, TOKEN_SOURCES, "prompt tokens (%)")
 
 
 def memory(summaries: Summaries, names: Sequence[str], label: str = "") -> Figure | None:

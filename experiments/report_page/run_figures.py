@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtwin.experiments.display.palette import COLOURS
-from kvtwin.experiments.misses.token_sources import PARTS
+from kvtwin.experiments.misses.token_sources import TOKEN_SOURCES
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.latencies import SERVED
 from kvtwin.sim.recording import NEVER
@@ -91,11 +91,11 @@ def hit_rate(run: Run) -> Figure | None:
 
 def token_sources(summaries: list[dict[str, Any]], names: list[str]) -> Figure | None:
     """A bar per run of what became of its prompt tokens; None where it is unknown of all."""
-    totals = [sum(summary.get(key) or 0 for key in PARTS) for summary in summaries]
+    totals = [sum(summary.get(key) or 0 for key in TOKEN_SOURCES) for summary in summaries]
     if not any(totals):
         return None
     data = []
-    for key, (title, colour) in PARTS.items():
+    for key, (title, colour) in TOKEN_SOURCES.items():
         counts = [summary.get(key) or 0 for summary in summaries]
         if any(counts):
             shares = [100 * count / max(1, total) for count, total in zip(counts, totals, strict=True)]

@@ -11,7 +11,7 @@ from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.runs.latencies import as_array
 from kvtwin.sim.recording import Recorder
 
-PARTS = ("live", "reserved", "internal", "external", "free")
+MEMORY_PARTS = ("live", "reserved", "internal", "external", "free")
 """What a slot can be: it holds a token of a running request; it is reserved for one that will come; it is held and
 stays empty; it is free, while somebody lacks memory; it is free, and nobody does."""
 
@@ -39,7 +39,7 @@ def memory_use(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
 
 
 def memory_shares(recorder: Recorder, config: EngineConfig) -> dict[str, NDArray[np.float64]]:
-    """Per step, the share of the pool's slots that each of PARTS has; they add up to 1.
+    """Per step, the share of the pool's slots that each of MEMORY_PARTS has; they add up to 1.
 
     A block that requests share counts once. With pages nothing is reserved: empty is the end of each last block.
     """

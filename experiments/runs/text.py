@@ -10,7 +10,7 @@ from kvtwin.experiments.options.output import OutputOptions
 from kvtwin.experiments.runs.block_metrics import block_metric_rows
 from kvtwin.experiments.runs.host_figures import host_rows
 from kvtwin.experiments.runs.latencies import percentile_name
-from kvtwin.experiments.runs.memory_use import PARTS
+from kvtwin.experiments.runs.memory_use import MEMORY_PARTS
 
 WIDTH = 50
 _LATENCY_TITLES = {
@@ -158,7 +158,7 @@ def _memory_rows(summary: dict[str, Any]) -> list[str]:
     """What the memory was used for while requests waited, if any did."""
     if summary["kv_memory_live_mean_while_waiting"] is None:
         return []
-    live, *others = (_percent(summary[f"kv_memory_{part}_mean_while_waiting"]) for part in PARTS)
+    live, *others = (_percent(summary[f"kv_memory_{part}_mean_while_waiting"]) for part in MEMORY_PARTS)
     return [
         _row("Live tokens while requests wait (%):", live),
         _row("  reserved / empty / too little / free:", " / ".join(others)),

@@ -151,7 +151,7 @@ def mixture(seed, groups):
     return config, arrivals + aborts + [event for event in events if isinstance(event, Interruption)]
 
 
-class Run:
+class ContentRun:
     """A workload served with real contents; invariants are checked after each iteration."""
 
     def __init__(self, config, events, **executor):
@@ -253,7 +253,7 @@ def test_every_request_reads_its_own_prefix(memory, groups):
     seen = Counter()
     for seed in range(60):
         config, events = crowd(seed, GROUPS[groups], caches="offload" in memory or memory == "both")
-        run = Run(config | MEMORIES[memory], events)
+        run = ContentRun(config | MEMORIES[memory], events)
         run.check_outputs()
         if memory == "swap" and not run.was_reset:
             assert run.scheduler.statistics.num_recomputed_tokens == 0
@@ -280,7 +280,7 @@ def test_rejected_drafts_are_never_read(memory, method):
             "enable_prefix_caching": True,
             "speculation": Speculation(method=method, num_speculative_tokens=1 + seed % 3),
         }
-        run = Run(config | MEMORIES[memory], events)
+        run = ContentRun(config | MEMORIES[memory], events)
         run.check_outputs()
         if memory == "swap" and not run.was_reset:
             assert run.scheduler.statistics.num_recomputed_tokens == 0
@@ -293,7 +293,7 @@ def test_all_features_beside_one_another(groups):
     seen = Counter()
     for seed in range(80):
         config, events = mixture(seed, GROUPS[groups])
-        run = Run(config, events)
+        run = ContentRun(config, events)
         run.check_outputs()
         cache, retention = run.scheduler.kv_cache, run.scheduler.retention
         retention.release_all()
@@ -316,7 +316,7 @@ def notices(memory, groups="full", **executor):
     for seed in range(200):
         config, events = crowd(seed, GROUPS[groups], caches=True)
         try:
-            Run(config | MEMORIES[memory], events, **executor)
+            ContentRun(config | MEMORIES[memory], events, **executor)
         except ContentError:
             return True
     return False
@@ -375,12 +375,12 @@ def test_stored_phantoms_are_noticed(monkeypatch):
     events += [Arrival(0, prompt, 1, 1, False, 5), Arrival(1, [50, 51, 52, 53], 3, 1, False, 0)]
     events += [Interruption(3, 3, False), Arrival(10, list(range(200, 252)), 1, 1, False, 0)]
     events += [Arrival(20, [*prompt, 0], 1, 1, False, 0)]
-    run = Run(config | MEMORIES["offload"], events)
+    run = ContentRun(config | MEMORIES["offload"], events)
     run.check_outputs()
     assert run.scheduler.statistics.external_prefix_cache.hits == 24
     monkeypatch.setattr(KVCacheManager, "mark_phantoms", lambda *_: None)
     with pytest.raises(ContentError):
-        Run(config | MEMORIES["offload"], events)
+        ContentRun(config | MEMORIES["offload"], events)
 
 
 def test_contents_kept_over_a_change_of_weights_are_noticed(monkeypatch):

@@ -40,10 +40,10 @@ def with_phantoms(block_size, chunk, *, asynchronous=False, strict=False):
     step = engine.iterate()
     assert [request.request_id for request in step.preempted] == ["low"]
     assert "low" not in shape(step)
-    assert len(engine.cache.phantom_blocks) == chunk - 1
+    assert len(engine.cache.phantoms.blocks) == chunk - 1
     engine.scheduler.abort("low")
     engine.run()
-    assert len(engine.cache.phantom_blocks) == chunk - 1
+    assert len(engine.cache.phantoms.blocks) == chunk - 1
     return engine, prompt
 
 
@@ -70,9 +70,9 @@ def test_strictly_a_phantom_is_counted_and_served(block_size, chunk, asynchronou
 @all_sizes
 def test_a_filled_duplicate_is_served_in_a_phantoms_place(block_size, chunk, asynchronous):
     engine, prompt = with_phantoms(block_size, chunk, asynchronous=asynchronous)
-    before = set(engine.cache.phantom_blocks)
+    before = set(engine.cache.phantoms.blocks)
     engine.serve(prompt)
-    assert engine.cache.phantom_blocks == before, "the prompt went into the blocks without a key"
+    assert engine.cache.phantoms.blocks == before, "the prompt went into the blocks without a key"
     engine.add("again", [*prompt, 0])
     (admission,) = engine.iterate().admitted
     assert admission.num_hit_tokens == 3 * chunk * block_size
@@ -86,9 +86,9 @@ def test_eviction_clears_the_mark(block_size, chunk):
     engine, prompt = with_phantoms(block_size, chunk)
     marked = chunk - 1
     engine.serve((chunk + 2) * block_size)
-    assert len(engine.cache.phantom_blocks) == marked - 1
+    assert len(engine.cache.phantoms.blocks) == marked - 1
     engine.serve(engine.usable * block_size)
-    assert engine.cache.phantom_blocks == set()
+    assert engine.cache.phantoms.blocks == set()
     assert engine.serve(prompt) == 0
     assert engine.statistics.phantom_hit_tokens == 0
 
@@ -99,10 +99,10 @@ def test_a_reset_clears_the_marks(block_size, chunk):
     engine.add("busy", 1, 2)
     engine.iterate()
     assert not engine.scheduler.reset_prefix_cache()
-    assert engine.cache.phantom_blocks
+    assert engine.cache.phantoms.blocks
     engine.run()
     assert engine.scheduler.reset_prefix_cache()
-    assert engine.cache.phantom_blocks == set()
+    assert engine.cache.phantoms.blocks == set()
     assert [engine.serve(prompt), engine.serve([*prompt, 0])] == [0, 3 * chunk * block_size]
     assert engine.statistics.phantom_hit_tokens == 0
 

@@ -105,7 +105,7 @@ def test_blocks_of_different_sizes():
     """Sizes 4 and 8: hashes of 4, hits and cached prefixes of multiples of 8."""
     engine = serving(FULL, window(16, block_size=8), prefix_cache_retention_interval=None)
     config = engine.scheduler.config
-    assert (config.hash_block_tokens, config.alignment_tokens) == (4, 8)
+    assert (config.hash_block_size, config.alignment_tokens) == (4, 8)
     prompt = engine.fresh(30)
     engine.serve(prompt)
     assert engine.pool.num_cached_keys == 24 // 4 + 24 // 8
@@ -117,7 +117,7 @@ def test_blocks_of_different_sizes():
 )
 def test_tokens_that_a_hash_covers(settings, hash_tokens):
     config = EngineConfig(num_blocks=9, cache_groups=(FULL, window(16, block_size=8)), **settings)
-    assert config.hash_block_tokens == hash_tokens
+    assert config.hash_block_size == hash_tokens
 
 
 def test_chunks_before_the_last_are_hit_in_an_empty_cache():

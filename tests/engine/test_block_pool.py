@@ -1,11 +1,14 @@
 """The block pool against a naive model of it: a list for the queue, a dict of lists for the map."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from kvtwin.engine.pool_listener import PoolListener
 
 
 class NaivePool:
@@ -68,6 +71,39 @@ class NaivePool:
         return True
 
 
+class Told(PoolListener):
+    """Everything that a pool tells, in order; from it alone, who holds what and which block has which key."""
+
+    def __init__(self):
+        self.calls = []
+        self.references = Counter()
+        self.key_of = {}
+
+    def taken(self, blocks):
+        self.calls.append(("taken", list(blocks)))
+        self.references.update(blocks)
+
+    def evicted(self, block, key):
+        self.calls.append(("evicted", block, key))
+        assert self.key_of.pop(block) == key
+
+    def touched(self, blocks):
+        self.calls.append(("touched", list(blocks)))
+        self.references.update(block for block in blocks if block != NULL_BLOCK)
+
+    def freed(self, blocks):
+        self.calls.append(("freed", list(blocks)))
+        self.references.subtract(block for block in blocks if block != NULL_BLOCK)
+
+    def registered(self, blocks, keys, part):
+        self.calls.append(("registered", list(blocks), list(keys), part))
+        self.key_of.update(zip(blocks, keys, strict=True))
+
+    def cleared(self):
+        self.calls.append(("cleared",))
+        self.key_of.clear()
+
+
 KEYS = st.sampled_from([1, 2, 3, 4, -1, -2])
 
 
@@ -83,7 +119,8 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.num_blocks = 8
         self.pool = BlockPool(self.num_blocks)
-        self.pool.evicted = []
+        self.told = Told()
+        self.pool.listeners.append(self.told)
         self.model = NaivePool(self.num_blocks)
 
     @rule(target=holders, share=st.floats(0, 1), with_null=st.booleans())
@@ -179,8 +216,13 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.find(key) == next(iter(self.model.blocks_of.get(key, [])), None)
         assert self.pool.num_cached_keys == len(self.model.blocks_of)
         assert self.pool.num_hashed_blocks == len(self.model.key_of)
-        assert [key for _, key in self.pool.evicted] == self.model.evicted
+        assert [call[2] for call in self.told.calls if call[0] == "evicted"] == self.model.evicted
         assert self.pool.num_evictions == len(self.model.evicted)
+
+    @invariant()
+    def a_listener_could_keep_the_books(self):
+        assert +self.told.references == +Counter(self.model.references)
+        assert self.told.key_of == self.model.key_of
 
 
 PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
@@ -220,6 +262,39 @@ def test_keys_and_blocks_that_do_not_match():
     pool = BlockPool(4)
     with pytest.raises(ValueError):
         pool.register(pool.allocate(2), [1])
+
+
+def test_a_listener_is_told_in_order():
+    """Evictions come before the blocks that were taken; what is refused is not told."""
+    pool, told = BlockPool(4), Told()
+    pool.listeners.append(told)
+    blocks = pool.allocate(2)
+    pool.register(blocks, [7, 8])
+    pool.touch([NULL_BLOCK, 1])
+    pool.free([2, 1])
+    pool.free([1])
+    pool.allocate(3)
+    with pytest.raises(ValueError):
+        pool.allocate(1)
+    assert not pool.reset()
+    pool.free([3])
+    with pytest.raises(ValueError):
+        pool.free([3])
+    pool.free([1, 2])
+    assert pool.reset()
+    assert told.calls == [
+        ("taken", [1, 2]),
+        ("registered", [1, 2], [7, 8], None),
+        ("touched", [NULL_BLOCK, 1]),
+        ("freed", [2, 1]),
+        ("freed", [1]),
+        ("evicted", 2, 8),
+        ("evicted", 1, 7),
+        ("taken", [3, 2, 1]),
+        ("freed", [3]),
+        ("freed", [1, 2]),
+        ("cleared",),
+    ]
 
 
 @pytest.mark.parametrize("evicted", [0, 1, 2])

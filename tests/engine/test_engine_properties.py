@@ -136,7 +136,7 @@ def crowded(seed, *, plain=False):
     return config, events
 
 
-class Run:
+class CheckedRun:
     """A workload served, every step checked; ``log`` has all decisions of each iteration."""
 
     def __init__(self, config, events, *, content=None, may_hang=False):
@@ -259,7 +259,7 @@ def expected_output(arrival, config):
 
 def check_ends(config, events):
     """Serve a workload and check what is left of it."""
-    run = Run(config, events)
+    run = CheckedRun(config, events)
     engine, settings_ = run.engine, run.engine.scheduler.config
     aborted = {event.abort for event in events if isinstance(event, Operation)}
     for index, (request, arrival) in enumerate(zip(run.requests, run.arrivals, strict=True)):
@@ -319,7 +319,7 @@ def test_everybody_is_served_or_told_why_not_in_a_crowd(seed):
 @given(config=configurations(), events=workloads(operations=False))
 def test_nobody_is_told_a_wrong_reason(config, events):
     """Rejected: what is too long beforehand, or for one unchunked step. Capacity: what turned out too long."""
-    run = Run(config, events)
+    run = CheckedRun(config, events)
     engine, settings_ = run.engine, run.engine.scheduler.config
     for request, arrival in zip(run.requests, run.arrivals, strict=True):
         slots = len(arrival.prompt) + (0 if arrival.stops else len(arrival.outputs) - 1)
@@ -339,7 +339,7 @@ def test_nobody_is_told_a_wrong_reason(config, events):
 
 @crowds
 def test_the_same_run_twice(seed):
-    assert Run(*crowded(seed)).log == Run(*crowded(seed)).log
+    assert CheckedRun(*crowded(seed)).log == CheckedRun(*crowded(seed)).log
 
 
 @settings(max_examples=200)
@@ -354,10 +354,10 @@ def test_strict_and_default_agree_in_a_crowd():
 
 def strict_agrees(config, events):
     """Whether strict and default can be compared; they must agree then."""
-    default = Run(config, events)
+    default = CheckedRun(config, events)
     if default.engine.statistics.num_rejected or default.engine.statistics.phantom_hit_tokens:
         return False
-    strict = Run(config | {"vllm_strict": True}, events, may_hang=True)
+    strict = CheckedRun(config | {"vllm_strict": True}, events, may_hang=True)
     assert strict.log == default.log
     assert strict.engine.statistics == default.engine.statistics
     return True
@@ -408,7 +408,7 @@ def test_prefix_ids_decide_as_the_tokens_they_stand_for(config, block_size, chai
         ends = range(ID_TOKENS, ID_TOKENS * len(ids_of[index]) + ID_TOKENS, ID_TOKENS)
         return PrefixIdContent(engine.scheduler.keys, len(event.prompt), ids_of[index], ends)
 
-    by_tokens, by_ids = Run(config, events), Run(config, events, content=prefix_ids)
+    by_tokens, by_ids = CheckedRun(config, events), CheckedRun(config, events, content=prefix_ids)
     assert by_ids.log == by_tokens.log
     assert by_ids.engine.statistics == by_tokens.engine.statistics
 
@@ -432,8 +432,8 @@ def check_opaque(config, events):
         replace(event, prompt=tuple(1000 * (index + 1) + position for position in range(len(event.prompt))))
         for index, event in enumerate(arrivals)
     ]
-    known = Run(config, distinct + operations)
-    opaque = Run(config, arrivals + operations, content=lambda engine, *_: OpaqueContent(engine.scheduler.keys))
+    known = CheckedRun(config, distinct + operations)
+    opaque = CheckedRun(config, arrivals + operations, content=lambda engine, *_: OpaqueContent(engine.scheduler.keys))
     assert opaque.log == known.log
     assert opaque.engine.statistics == known.engine.statistics
     assert opaque.engine.pool.num_evictions == known.engine.pool.num_evictions
@@ -460,7 +460,7 @@ def test_where_nothing_binds_both_loops_admit_alike(events, block_size):
     config = {"usable": 1_000, "block_size": block_size}
     admissions = []
     for asynchronous in (False, True):
-        run = Run(config | {"async_scheduling": asynchronous}, events)
+        run = CheckedRun(config | {"async_scheduling": asynchronous}, events)
         assert run.engine.statistics.num_preemptions == 0
         admissions.append([(name, hit) for entry in run.log for name, hit, _ in entry[1] or ()])
     assert admissions[0] == admissions[1]
@@ -472,7 +472,7 @@ def test_where_nothing_binds_both_loops_admit_alike(events, block_size):
 @given(config=configurations(), events=workloads(plain=True, operations=False))
 def test_first_come_first_served(config, events):
     """Without adapters, requests start in order of arrival, whatever is preempted in between."""
-    run = Run(config | {"scheduling_policy": "fcfs"}, events)
+    run = CheckedRun(config | {"scheduling_policy": "fcfs"}, events)
     started = [each.request.request_id for step in run.engine.steps for each in step.admitted if not each.resumed]
     arrived = sorted(range(len(run.arrivals)), key=lambda index: (run.arrivals[index].turn, index))
     served = [str(index) for index in arrived if str(index) in started]

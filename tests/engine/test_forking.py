@@ -40,7 +40,7 @@ class Samples:
     priority: int = 0
 
 
-class Run:
+class ForkRun:
     """Prompts sampled until everything is done, by an executor that checks what is read."""
 
     def __init__(self, prompts, *, usable=500, disturb=None, check=True, **config):
@@ -162,7 +162,7 @@ def admissions(run):
 
 def test_siblings_share_the_partial_block_until_they_write():
     """Six tokens in blocks of four: two blocks, of which the last is copied for all but the last who writes."""
-    run = Run([Samples(0, [1, 2, 3, 4, 5, 6], 3, 4)], parallel_sampling="fork", async_scheduling=False)
+    run = ForkRun([Samples(0, [1, 2, 3, 4, 5, 6], 3, 4)], parallel_sampling="fork", async_scheduling=False)
     assert admissions(run) == [("0_0", 0, False), ("1_0", 5, True), ("2_0", 5, True)]
     first, second = run.steps[:2]
     assert first.num_tokens == [6, 1, 1]
@@ -179,14 +179,14 @@ def test_siblings_share_the_partial_block_until_they_write():
 
 
 def test_nothing_is_copied_where_the_prompt_fills_its_blocks():
-    run = Run([Samples(0, [1, 2, 3, 4], 3, 3)], parallel_sampling="fork", async_scheduling=False)
+    run = ForkRun([Samples(0, [1, 2, 3, 4], 3, 3)], parallel_sampling="fork", async_scheduling=False)
     assert run.num_forks == 2
     assert run.executor.num_copies == 0
     assert run.used_blocks[:2] == [1, 4]
 
 
 def test_siblings_wait_for_a_prompt_in_chunks():
-    run = Run([Samples(0, [1] * 10, 2, 2)], parallel_sampling="fork", max_num_batched_tokens=4, max_num_seqs=4)
+    run = ForkRun([Samples(0, [1] * 10, 2, 2)], parallel_sampling="fork", max_num_batched_tokens=4, max_num_seqs=4)
     assert [[request.request_id for request in step.requests] for step in run.steps[:3]] == [
         ["0_0"],
         ["0_0"],
@@ -196,7 +196,9 @@ def test_siblings_wait_for_a_prompt_in_chunks():
 
 def test_a_sibling_whose_parent_has_ended_is_an_ordinary_request():
     for caching, hit in ((True, 8), (False, 0)):
-        run = Run([Samples(0, [1] * 10, 2, 3)], parallel_sampling="fork", max_num_seqs=1, enable_prefix_caching=caching)
+        run = ForkRun(
+            [Samples(0, [1] * 10, 2, 3)], parallel_sampling="fork", max_num_seqs=1, enable_prefix_caching=caching
+        )
         assert admissions(run) == [("0_0", 0, False), ("1_0", hit, False)]
 
 
@@ -204,7 +206,9 @@ def test_a_late_sibling_forks_from_what_the_parent_has_become():
     """The parent has filled the prompt's last block with outputs; the cache has it under a key: it is not written."""
     prompts = [Samples(0, [1] * 6, 2, 12), Samples(0, [2] * 6, 1, 4)]
     for asynchronous in (False, True):
-        run = Run(prompts, parallel_sampling="fork", max_num_seqs=2, async_scheduling=asynchronous, disturb=_first_two)
+        run = ForkRun(
+            prompts, parallel_sampling="fork", max_num_seqs=2, async_scheduling=asynchronous, disturb=_first_two
+        )
         assert ("1_0", 5, True) in admissions(run)
         assert run.executor.num_copies == 1
 
@@ -217,7 +221,7 @@ def _first_two(run, turn):
 
 
 def test_a_preempted_fork_is_an_ordinary_request():
-    run = Run([Samples(0, [1] * 6, 3, 12)], usable=7, parallel_sampling="fork")
+    run = ForkRun([Samples(0, [1] * 6, 3, 12)], usable=7, parallel_sampling="fork")
     again = [one for step in run.steps for one in step.admitted if one.resumed]
     assert again
     assert not any(one.is_fork for one in again)
@@ -226,7 +230,7 @@ def test_a_preempted_fork_is_an_ordinary_request():
 @pytest.mark.parametrize(("free", "forks"), [(1, 0), (2, 1), (3, 2), (4, 3)])
 def test_admission_leaves_room_for_the_copies_to_come(free, forks):
     """Six tokens take two blocks; each further sample will take one, though it needs none when it starts."""
-    run = Run([Samples(0, [1] * 6, 4, 2)], usable=1 + free, parallel_sampling="fork")
+    run = ForkRun([Samples(0, [1] * 6, 4, 2)], usable=1 + free, parallel_sampling="fork")
     assert sum(one.is_fork for one in run.steps[0].admitted) == forks
 
 
@@ -234,18 +238,18 @@ def test_a_prompt_behind_forks_waits_for_their_copies_too():
     """Eight blocks: two are the prompt's, one will be a copy, five are for the next prompt, who needs six."""
     for length, admitted in ((20, True), (21, False)):
         prompts = [Samples(0, [1] * 6, 2, 2), Samples(0, [2] * length, 1, 1)]
-        run = Run(prompts, usable=8, parallel_sampling="fork")
+        run = ForkRun(prompts, usable=8, parallel_sampling="fork")
         assert ("0_1" in [one.request.request_id for one in run.steps[0].admitted]) is admitted
 
 
 def test_forks_leave_the_watermark_free():
     for watermark, forks in ((0.0, 3), (0.2, 2), (0.4, 1)):
-        run = Run([Samples(0, [1] * 6, 4, 2)], usable=5, watermark=watermark, parallel_sampling="fork")
+        run = ForkRun([Samples(0, [1] * 6, 4, 2)], usable=5, watermark=watermark, parallel_sampling="fork")
         assert sum(one.is_fork for one in run.steps[0].admitted) == forks
 
 
 def test_forks_look_nothing_up():
-    run = Run([Samples(0, [1] * 10, 4, 2)], parallel_sampling="fork")
+    run = ForkRun([Samples(0, [1] * 10, 4, 2)], parallel_sampling="fork")
     counts = run.scheduler.statistics.prefix_cache
     assert (counts.requests, counts.queries, counts.hits) == (1, 10, 0)
 
@@ -281,9 +285,9 @@ def test_both_ways_give_the_same_tokens(groups):
     forks = copies = preemptions = 0
     for seed in range(60):
         config, prompts = crowd(seed, groups=groups)
-        forked = Run(prompts, **config, parallel_sampling="fork")
-        hit = Run(prompts, **config)
-        alone = Run(prompts, **config | {"usable": 5_000, "enable_prefix_caching": False}, check=False)
+        forked = ForkRun(prompts, **config, parallel_sampling="fork")
+        hit = ForkRun(prompts, **config)
+        alone = ForkRun(prompts, **config | {"usable": 5_000, "enable_prefix_caching": False}, check=False)
         assert forked.outputs() == hit.outputs() == alone.outputs()
         assert not hit.executor.num_copies
         forks += forked.num_forks
@@ -303,8 +307,8 @@ def test_forks_beside_host_memory(groups, host):
         config, prompts = crowd(seed, groups=groups)
         if "num_offload_blocks" in host:
             config["enable_prefix_caching"] = True
-        run = Run(prompts, **config, **host, parallel_sampling="fork")
-        alone = Run(prompts, **config | {"usable": 5_000, "enable_prefix_caching": False}, check=False)
+        run = ForkRun(prompts, **config, **host, parallel_sampling="fork")
+        alone = ForkRun(prompts, **config | {"usable": 5_000, "enable_prefix_caching": False}, check=False)
         assert run.outputs() == alone.outputs()
         forks += run.num_forks
         loads += sum(len(step.loads) for step in run.steps)
@@ -314,7 +318,7 @@ def test_forks_beside_host_memory(groups, host):
 
 def test_forks_of_a_parent_that_hits_what_the_step_fills():
     prompts = [Samples(0, [1] * 8 + [2], 1, 3), Samples(0, [1] * 8 + [3], 2, 3)]
-    run = Run(prompts, parallel_sampling="fork")
+    run = ForkRun(prompts, parallel_sampling="fork")
     assert admissions(run) == [("0_0", 0, False), ("0_1", 8, False), ("1_1", 8, True)]
     assert run.steps[0].num_tokens == [9, 1, 1]
 
@@ -331,8 +335,8 @@ def test_aborts_and_resets(groups):
             if rng.random() < 0.05:
                 run.scheduler.reset_prefix_cache(reset_running_requests=True)
 
-        run = Run(prompts, **config, parallel_sampling="fork", disturb=disturb)
-        full = Run(prompts, **config | {"usable": 5_000}, check=False).outputs()
+        run = ForkRun(prompts, **config, parallel_sampling="fork", disturb=disturb)
+        full = ForkRun(prompts, **config | {"usable": 5_000}, check=False).outputs()
         for name, tokens in run.outputs().items():
             assert tokens == full[name][: len(tokens)]
         assert run.cache.pool.num_used_blocks == 0
@@ -346,7 +350,7 @@ def test_forks_hold_no_more_blocks_at_equal_progress(caching, asynchronous):
     for seed in range(40):
         _, prompts = crowd(seed)
         config = {"async_scheduling": asynchronous, "enable_prefix_caching": caching}
-        forked, hit = Run(prompts, **config, parallel_sampling="fork"), Run(prompts, **config)
+        forked, hit = ForkRun(prompts, **config, parallel_sampling="fork"), ForkRun(prompts, **config)
         assert [len(step.requests) for step in forked.steps] == [len(step.requests) for step in hit.steps]
         assert all(few <= many for few, many in zip(forked.used_blocks, hit.used_blocks, strict=True))
         if any(prompt.n > 1 for prompt in prompts):
@@ -358,7 +362,7 @@ def test_one_sample_is_the_same_either_way():
         config, prompts = crowd(seed)
         for prompt in prompts:
             prompt.n = 1
-        runs = [Run(prompts, **config, parallel_sampling=way) for way in ("fork", "prefix")]
+        runs = [ForkRun(prompts, **config, parallel_sampling=way) for way in ("fork", "prefix")]
         assert runs[0].used_blocks == runs[1].used_blocks
         assert admissions(runs[0]) == admissions(runs[1])
 
@@ -372,15 +376,15 @@ def test_without_copies_memory_is_stale(monkeypatch, asynchronous):
     prompts = [Samples(0, [1] * 6, 3, 4)]
     config = {"parallel_sampling": "fork", "async_scheduling": asynchronous}
     with pytest.raises(ContentError):
-        Run(prompts, **config, check=False)
+        ForkRun(prompts, **config, check=False)
     with pytest.raises(InvariantError, match="holds too"):
-        Run(prompts, **config)
+        ForkRun(prompts, **config)
 
 
 def test_copies_that_are_not_carried_out_are_seen(monkeypatch):
     monkeypatch.setattr(ContentExecutor, "_copy", lambda *_: None)
     with pytest.raises(ContentError):
-        Run([Samples(0, [1] * 6, 3, 4)], parallel_sampling="fork")
+        ForkRun([Samples(0, [1] * 6, 3, 4)], parallel_sampling="fork")
 
 
 # ---------------------------------------------------------------- beam search
@@ -457,7 +461,7 @@ class Beams:
 
     def compute(self, beam, num_tokens):
         start = beam.num_computed_tokens
-        step = Step(self.num_steps, [beam], [num_tokens], [start], [False], copies=self.cache.take_copies())
+        step = Step(self.num_steps, [beam], [num_tokens], [start], [False], copies=self.cache.forks.take_copies()[0])
         step.admitted.append(Admission(beam, start, beam.block_tables, resumed=False))
         self.executor.submit(step)
         self.executor.settle(step)

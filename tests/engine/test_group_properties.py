@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.request import FinishReason
-from tests.engine.test_engine_properties import Operation, Run, configurations, expected_output, workloads
+from tests.engine.test_engine_properties import CheckedRun, Operation, configurations, expected_output, workloads
 
 MAX_MODEL_LEN = 60
 
@@ -42,8 +42,8 @@ def settings_with_groups(draw):
 @settings(max_examples=400)
 @given(config=settings_with_groups(), events=workloads())
 def test_every_mixture_serves_everybody_and_contradicts_itself_nowhere(config, events):
-    """Synchronous and asynchronous, either policy, with aborts and resets; :class:`Run` checks after each iteration."""
-    run = Run(config, events)
+    """Synchronous and asynchronous, either policy, with aborts and resets; `CheckedRun` checks each iteration."""
+    run = CheckedRun(config, events)
     aborted = {event.abort for event in events if isinstance(event, Operation)}
     for index, (request, arrival) in enumerate(zip(run.requests, run.arrivals, strict=True)):
         expected = expected_output(arrival, run.engine.scheduler.config)
@@ -68,7 +68,7 @@ def test_a_window_that_nothing_leaves_is_full_attention(config, events, surplus)
     """
     window = CacheGroupSpec("sliding_window", config["block_size"], config["max_model_len"] + surplus)
     windows, full = (
-        Run(config | {"cache_groups": groups, "prefix_cache_retention_interval": None}, events)
+        CheckedRun(config | {"cache_groups": groups, "prefix_cache_retention_interval": None}, events)
         for groups in ((window,), ())
     )
     assert windows.log == full.log

@@ -4,11 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtwin.engine.block_pool import BlockPool
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.host_memory.host_pool import HostPool
 from kvtwin.engine.host_memory.offload_tier import OffloadTier
+from kvtwin.engine.phantom_blocks import PhantomBlocks
 from tests.cases.engine_harness import Engine, shape
-from tests.cases.test_contents import GROUPS, INFINITE, Arrival, Run, crowd
+from tests.cases.test_contents import GROUPS, INFINITE, Arrival, ContentRun, crowd
 
 SWAP = {"preemption_mode": "swap", "num_swap_blocks": 100}
 
@@ -29,7 +31,7 @@ def test_counts_add_up(seed, groups, num_swap_blocks, num_offload_blocks):
     config["num_offload_blocks"] = num_offload_blocks if config["enable_prefix_caching"] else 0
     if num_swap_blocks:
         config |= {"preemption_mode": "swap", "num_swap_blocks": num_swap_blocks}
-    run = Run(config, events)
+    run = ContentRun(config, events)
     run.check_outputs()
     cache, statistics = run.scheduler.kv_cache, run.scheduler.statistics
     pools = [memory.pool for memory in cache.host_memory]
@@ -60,10 +62,13 @@ def test_an_infinite_tier_hits_what_an_infinite_pool_hits(seed, groups, asynchro
     events = [event for event in events if isinstance(event, Arrival)]
     events = [Arrival(500 * i, e.prompt, e.max_tokens, e.root, e.stops, 0) for i, e in enumerate(events)]
     config["num_offload_blocks"] = INFINITE
-    alone = Run(config, events)
+    alone = ContentRun(config, events)
     ends = zip(events, alone.arrivals, strict=True)
     events = [event for event, request in ends if request.finish_reason in ("stop", "length")]  # they fit
-    offloaded, infinite = Run(config, events), Run(config | {"num_blocks": INFINITE, "num_offload_blocks": 0}, events)
+    offloaded, infinite = (
+        ContentRun(config, events),
+        ContentRun(config | {"num_blocks": INFINITE, "num_offload_blocks": 0}, events),
+    )
     assert infinite.scheduler.kv_cache.pool.num_evictions == 0
     assert hits(offloaded) == hits(infinite)
     statistics = offloaded.scheduler.statistics
@@ -167,7 +172,7 @@ def test_an_evicted_prefix_is_found_in_the_host():
 
 
 def test_the_tier_replaces_what_was_used_least_recently():
-    tier = OffloadTier(2)
+    tier = OffloadTier(2, PhantomBlocks(BlockPool(2)))
     tier.store(1, 11)
     tier.store(2, 12)
     tier.store(1, 13)  # known: a use, not a copy
@@ -179,7 +184,7 @@ def test_the_tier_replaces_what_was_used_least_recently():
 
 
 def test_a_tier_does_not_replace_what_the_step_reads():
-    tier = OffloadTier(1)
+    tier = OffloadTier(1, PhantomBlocks(BlockPool(2)))
     tier.store(1, 11)
     tier.pool.take_copies()
     table = [[tier.second_chance(lambda key: None)(1)]]

@@ -3,7 +3,7 @@
 import pytest
 
 from kvtwin.engine.config import ALLOCATORS, EngineConfig
-from kvtwin.experiments.runs.memory_use import PARTS, memory_shares
+from kvtwin.experiments.runs.memory_use import MEMORY_PARTS, memory_shares
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.serving import ServerSimulation
@@ -81,7 +81,7 @@ def test_the_shares_are_those_of_single_slots(allocator, ignore_eos, asynchronou
     simulation.run(list(records()))
     assert set(counter.requests.finish_reason) <= {"length", "stop"}
     shares = memory_shares(counter, config)
-    assert list(shares) == list(PARTS)
+    assert list(shares) == list(MEMORY_PARTS)
     assert [list(step) for step in zip(*shares.values(), strict=True)] == [
         [count / 160 for count in step] for step in counter.counts(160)
     ]

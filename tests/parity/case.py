@@ -310,7 +310,7 @@ class CaseRun:
             return []
         keys = list(request.block_keys)
         num_tokens = request.num_tokens - self.scheduler.config.hash_lookahead_tokens
-        request.content.extend_keys(keys, num_tokens // self.scheduler.config.hash_block_tokens)
+        request.content.extend_keys(keys, num_tokens // self.scheduler.config.hash_block_size)
         hashes = [self.scheduler.keys.hash_of_key(key) for key in keys]
         return [value.hex() for value in hashes if value is not None]
 

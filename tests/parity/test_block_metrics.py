@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtwin.engine.block_metrics import MeasuredBlockPool
+from kvtwin.engine.block_metrics import BlockMetrics
 from tests.parity import case as parity_case
 from tests.parity.case import CaseRun, read_jsonl
 
@@ -19,21 +19,17 @@ def test_every_block_that_loses_its_content(monkeypatch, name):
     """All blocks are sampled, and a step takes a second."""
     events = []
 
-    class Told(MeasuredBlockPool):
+    class Told(BlockMetrics):
         def _report(self, block):
-            before = self.metrics
-            self.metrics = type(before)()
-            self.metrics.now_ns = before.now_ns
+            self.clear()
             super()._report(block)
-            seen, self.metrics = self.metrics, before
-            if sum(seen.lifetimes.counts):
-                events.append([seen.lifetimes.sum_ns, seen.idle_times.sum_ns, seen.reuse_gaps.sum_ns])
+            if sum(self.lifetimes.counts):
+                events.append([self.lifetimes.sum_ns, self.idle_times.sum_ns, self.reuse_gaps.sum_ns])
 
     real = parity_case.engine_config
     measured = {"kv_cache_metrics": True, "kv_cache_metrics_sample": 1.0}
     monkeypatch.setattr(parity_case, "engine_config", lambda *given: replace(real(*given), **measured))
-    monkeypatch.setattr("kvtwin.engine.kv_cache_manager.MeasuredBlockPool", Told)
-    monkeypatch.setattr("kvtwin.engine.scheduler.MeasuredBlockPool", Told)
+    monkeypatch.setattr("kvtwin.engine.scheduler.BlockMetrics", Told)
     case = json.loads((HERE / "golden" / f"{name}.config.json").read_text())
     run = CaseRun(case, list(read_jsonl(HERE / "golden" / f"{name}.workload.jsonl.gz")))
     schedule, metrics = run.scheduler.schedule, run.scheduler.block_metrics
