@@ -1,4 +1,4 @@
-"""vLLM's block hash chain, byte for byte (spec section 2).
+"""vLLM's block hash chain, byte for byte (specification, section 2).
 
 The hash of a block covers its parent's hash, its token ids and what else changes the keys and values: LoRA
 adapter, images, cache salt. So one hash names a whole prefix.

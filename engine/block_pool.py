@@ -1,6 +1,6 @@
 """The block pool: every KV cache block there is, who holds it, and in which order free ones are handed out.
 
-Rules: spec section 1. Block ids are ints; all state is a few int arrays indexed by block id and one dict.
+Rules: specification, section 1. Block ids are ints; all state is a few int arrays indexed by block id and one dict.
 """
 
 from __future__ import annotations

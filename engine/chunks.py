@@ -1,4 +1,4 @@
-"""How many tokens a request may compute in one step: the rules that cut its chunk down (spec section 5)."""
+"""How many tokens a request may compute in one step: the rules that cut its chunk down (specification, section 5)."""
 
 from __future__ import annotations
 

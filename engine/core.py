@@ -1,4 +1,4 @@
-"""The engine's loop: schedule ahead of the results, as far as the configuration allows (spec section 8)."""
+"""The engine's loop: schedule ahead of the results, as far as the configuration allows (specification, section 8.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculative decoding: a step verifies drafts of the next tokens (spec section 9; docs/spec-additions.md).
+"""Speculative decoding: a step verifies drafts of the next tokens (specification, section 9).
 
 What drafts and how good the drafts are is the executor's business; decisions depend only on how many there are.
 """

@@ -1,6 +1,6 @@
 """The KV cache manager: gives requests their blocks, finds cached prefixes, makes full blocks hit-able.
 
-Rules: spec sections 3 (lookup) and 4 (allocation).
+Rules: specification, sections 3 (lookup) and 4 (allocation).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class KVCacheManager:
         num_usable_blocks = self.pool.num_usable_blocks
         return f"needs {num_blocks} blocks, pool {num_usable_blocks}" if num_blocks > num_usable_blocks else None
 
-    # ---------------------------------------------------------------- lookup (spec section 3)
+    # ---------------------------------------------------------------- lookup (specification, section 3)
 
     def find_hit(self, request: Request) -> Hit:
         """The longest cached prefix of ``request``, short of its last known token.
@@ -153,7 +153,7 @@ class KVCacheManager:
             for group, table in zip(self.groups, tables, strict=True)
         )
 
-    # ---------------------------------------------------------------- allocation (spec section 4)
+    # ---------------------------------------------------------------- allocation (specification, section 4)
 
     def allocate_slots(
         self,
@@ -236,7 +236,7 @@ class KVCacheManager:
         return sum(1 for table in tables for block in table if block and not ref_counts[block])
 
     def _forget(self, request: Request) -> None:
-        """Let go of blocks behind the windows; steps in flight still look at them (spec section 10)."""
+        """Let go of blocks behind the windows; steps in flight still look at them (specification, section 10.3)."""
         num_processed_tokens = request.num_computed_tokens - request.num_tokens_in_flight
         for index in self._forgetful:
             table = request.block_tables[index]

@@ -1,4 +1,4 @@
-"""KV cache events as vLLM publishes them (spec section 11), and the log that collects them."""
+"""KV cache events as vLLM publishes them (specification, section 11), and the log that collects them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``prefill_schedule_interval``: prefill only every so many steps, so that decoding requests wait less.
 
-The rule was found by experiment: docs/spec-additions.md, "Scheduler".
+Rules: specification, section 5.8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The longest prefix that every cache group can serve (spec section 10)."""
+"""The longest prefix that every cache group can serve (specification, section 10.6)."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Request:
     num_preemptions: int = 0
     block_keys: list[int] = field(default_factory=list)
     junction_tokens: int = 0
-    """Longest prefix that some cache group had, though not all; its tail is worth keeping (spec section 10)."""
+    """Longest prefix that some cache group had, though not all; its tail is kept (specification, section 10.8)."""
     block_tables: BlockTables = field(default_factory=list)
     num_forgotten_blocks: list[int] = field(default_factory=list)
     """Per group, how many leading positions of the table surely hold no block."""

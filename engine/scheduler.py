@@ -1,6 +1,6 @@
 """The scheduler: which requests compute how many tokens in the next step.
 
-One readable schedule()/update() pair that follows spec sections 5 to 8 rule by rule, synchronous and
+One readable schedule()/update() pair that follows the specification, sections 5 to 8, rule by rule, synchronous and
 asynchronous. It is the truth; anything faster must equal it exactly.
 """
 
@@ -142,7 +142,7 @@ class Scheduler:
     # ---------------------------------------------------------------- one step
 
     def schedule(self) -> Step:
-        """Decide the next step (spec section 5); its tokens count as computed from now on."""
+        """Decide the next step (specification, section 5); its tokens count as computed from now on."""
         step = Step(self.statistics.num_steps)
         self.statistics.num_steps += 1
         self.kv_cache.start_step()
@@ -168,7 +168,7 @@ class Scheduler:
         return step
 
     def _schedule_running(self, step: Step) -> None:
-        """Give running requests their tokens, in order, and preempt where blocks are missing (spec section 6)."""
+        """Give running requests their tokens, in order; preempt if blocks are missing (specification, section 5.1)."""
         budget, limit, holds_prefill = self.config.token_budget, self._drafts.limit, self._pacing.holds
         index = 0
         while index < len(self.running):
@@ -269,7 +269,7 @@ class Scheduler:
         return None
 
     def _num_tokens_to_run(self, request: Request, budget_left: int) -> int:
-        """Tokens that a running request gets if its blocks can be had; 0 or less is none (spec section 5)."""
+        """Tokens that a running request gets if there are blocks; 0 or less is none (specification, section 5.1)."""
         if request.num_placeholders and request.num_tokens + 1 >= request.max_total_tokens:
             return 0
         num_computed_tokens = request.num_computed_tokens
@@ -283,13 +283,13 @@ class Scheduler:
         return self._states.fit(request, num_computed_tokens, num_new_tokens)
 
     def _choose_victim(self) -> Request:
-        """The request to preempt (spec section 6): the newest, or the least important of the newest."""
+        """The request to preempt (specification, section 6.1): the newest, or the least important of the newest."""
         if self.config.scheduling_policy == "fcfs":
             return self.running[-1]
         return max(self.running, key=lambda request: (request.priority, request.arrival_ns))
 
     def _preempt(self, request: Request, needed_by: Request | None) -> None:
-        """Take everything from ``request``, which left ``running``, and let it wait (spec section 6).
+        """Take everything from ``request``, which left ``running``, and let it wait (specification, section 6.2).
 
         It makes room for ``needed_by``, which may be itself; None: the prefix cache is reset, and nothing is kept.
         """
@@ -329,7 +329,7 @@ class Scheduler:
         self.statistics.num_forks += hit.is_fork
 
     def _advance(self, step: Step) -> None:
-        """Count the step's tokens as computed and expect its samples (spec sections 5.3 and 8)."""
+        """Count the step's tokens as computed and expect its samples (specification, sections 5.3 and 8.2)."""
         is_async = self.config.async_scheduling
         for request, num_tokens in zip(step.requests, step.num_tokens, strict=True):
             start = request.num_computed_tokens
@@ -351,7 +351,7 @@ class Scheduler:
     # ---------------------------------------------------------------- a step's output
 
     def update(self, step: Step, tokens: Sequence[Sequence[int]], num_drafts: Sequence[int] = ()) -> None:
-        """Deliver the output ``tokens`` of each request of ``step``; end those that are done (spec section 7).
+        """Deliver the output ``tokens`` of ``step``'s requests; end those that are done (specification, section 7).
 
         ``num_drafts`` says how many drafts were made behind each request's output, as in
         :class:`kvtwin.engine.executor.StepResult`.

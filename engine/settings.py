@@ -1,4 +1,4 @@
-"""The engine's settings, named as vLLM's flags are, with vLLM's defaults (spec section 12), and what they imply."""
+"""The engine's settings, under vLLM's names and with its defaults (specification, section 12), and what they imply."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class EngineSettings:
 
     @property
     def alignment_tokens(self) -> int:
-        """Hits are multiples of this, and prefixes are cached up to one (spec section 10)."""
+        """Hits are multiples of this, and prefixes are cached up to one (specification, section 10.2)."""
         return math.lcm(*(spec.block_size for spec in self.group_specs))
 
     @property
     def hash_block_size(self) -> int:
-        """Tokens that one block hash covers (spec section 10)."""
+        """Tokens that one block hash covers (specification, section 10.2)."""
         block_sizes = [spec.block_size for spec in self.group_specs]
         if not self.enable_prefix_caching:
             return math.lcm(*block_sizes)
@@ -104,28 +104,28 @@ class EngineSettings:
 
     @property
     def lookahead_slots(self) -> int:
-        """Slots behind the scheduled tokens that every allocation covers too (spec section 9)."""
+        """Slots behind the scheduled tokens that every allocation covers too (specification, section 9.1)."""
         return self.speculation.lookahead_slots if self.speculation else 0
 
     def drops_last_block(self, spec: CacheGroupSpec) -> bool:
-        """Whether hits give the last block of this group away (spec section 9)."""
+        """Whether hits give the last block of this group away (specification, section 9.9)."""
         if self.speculation is None or not self.speculation.drops_last_block:
             return False
         return spec in ([spec for spec in self.group_specs if spec.is_eagle_group] or self.group_specs)
 
     @property
     def hash_lookahead_tokens(self) -> int:
-        """Tokens behind a block that its hash covers too (spec section 2)."""
+        """Tokens behind a block that its hash covers too (specification, section 2.7)."""
         return self.speculation.hash_lookahead_tokens if self.speculation else 0
 
     @property
     def max_steps_in_flight(self) -> int:
-        """Steps that may be scheduled before the oldest one's output is processed (spec section 8)."""
+        """Steps that may be scheduled before the oldest one's output is processed (specification, section 8.1)."""
         return 2 if self.async_scheduling else 1
 
     @property
     def max_tokens_in_flight(self) -> int:
-        """Tokens of all steps that may be under way at once, as vLLM's admission counts them (spec section 10)."""
+        """Tokens of all steps that may be under way, as vLLM's admission counts them (specification, section 10.4)."""
         return self.max_num_batched_tokens * self.max_steps_in_flight
 
     @property
@@ -135,5 +135,5 @@ class EngineSettings:
 
     @property
     def watermark_blocks(self) -> int:
-        """Blocks that admission leaves free while something runs (spec section 4.1)."""
+        """Blocks that admission leaves free while something runs (specification, section 4.1)."""
         return int(self.watermark * self.num_blocks)

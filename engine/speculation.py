@@ -1,4 +1,4 @@
-"""The settings of speculative decoding (spec section 9)."""
+"""The settings of speculative decoding (specification, section 9)."""
 
 from __future__ import annotations
 

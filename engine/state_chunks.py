@@ -1,4 +1,4 @@
-"""Where a prefill chunk has to end, so that there is a state at every boundary worth caching (spec section 10)."""
+"""Where a prefill chunk has to end, so that states worth caching are there (specification, section 10.11)."""
 
 from __future__ import annotations
 

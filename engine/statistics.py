@@ -1,4 +1,4 @@
-"""What the engine counts, under vLLM's definitions (spec section 3)."""
+"""What the engine counts, under vLLM's definitions (specification, section 3)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class EngineStatistics:
     """Requests that could never run."""
 
     def record_admissions(self, admitted: Sequence[Admission], *, asks_host: bool) -> None:
-        """Count the lookups of the requests that one step admits (spec section 3); ``asks_host``: in the host too."""
+        """Count the lookups of a step's admissions (specification, section 3.3); ``asks_host``: in the host too."""
         if not admitted:
             return
         counts = self.prefix_cache

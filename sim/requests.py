@@ -32,7 +32,7 @@ class RequestFactory:
         self._last_stamp_ns = -1
 
     def refusal(self, record: RequestRecord) -> str | None:
-        """Why vLLM's front end would refuse the record (spec section 14); None if it would not."""
+        """Why vLLM's front end would refuse the record (specification, section 14.1); None if it would not."""
         if record.output_tokens < 1:
             return "zero output"
         if record.prompt_tokens >= self._max_model_len:

@@ -1,7 +1,7 @@
 """Cache groups: layers whose keys and values are kept under the same rule share block tables.
 
-All groups of an engine take blocks from one pool (spec section 10). A kind of group is one file here and one entry in
-``KINDS``; the manager knows only the interface of :class:`CacheGroup`.
+All groups of an engine take blocks from one pool (specification, section 10). A kind of group is one file here and one
+entry in ``KINDS``; the manager knows only the interface of :class:`CacheGroup`.
 """
 
 from __future__ import annotations

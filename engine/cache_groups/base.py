@@ -54,7 +54,7 @@ class CacheGroup(ABC):
         return max(0, self._blocks_for(num_slots) - num_held_blocks)
 
     def blocks_to_admit(self, num_tokens: int, num_held_blocks: int) -> int:
-        """Blocks missing to admit a request whole that has ``num_tokens`` known tokens (spec section 10)."""
+        """Blocks missing to admit a request whole that has ``num_tokens`` known tokens (specification, section 4.2)."""
         return max(0, self._blocks_at_once(num_tokens, self._settings.max_tokens_in_flight) - num_held_blocks)
 
     def most_blocks(self, num_slots: int) -> int:

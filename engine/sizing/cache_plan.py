@@ -1,4 +1,4 @@
-"""From bytes to blocks: how many fit, and whether a request of the longest length fits (spec section 13)."""
+"""From bytes to blocks: how many fit, and whether a request of the longest length fits (specification, section 13)."""
 
 from __future__ import annotations
 

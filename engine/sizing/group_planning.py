@@ -1,4 +1,4 @@
-"""Dividing a model's layers into KV cache groups that share one pool of blocks (spec sections 10 and 13)."""
+"""Dividing a model's layers into KV cache groups that share one pool of blocks (specification, section 13)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class CacheLayer:
     def request_blocks(self, length_tokens: int, in_flight_tokens: int, mamba_blocks: int = 1) -> int:
         """Most blocks that a request of ``length_tokens`` holds in this layer's group at once.
 
-        ``in_flight_tokens`` is F of spec section 10: the batched tokens that may be under way before a window
-        moves on. A window may start in the middle of a block, hence the one block more.
+        ``in_flight_tokens`` is F of the specification, section 10.4: the batched tokens that may be under way before a
+        window moves on. A window may start in the middle of a block, hence the one block more.
         """
         window = self.spec.window_tokens
         if self.kind == "mamba":

@@ -46,7 +46,7 @@ class LayerSpec:
     def token_bytes(self, kv_cache_dtype: str, model_dtype: str) -> int:
         """Bytes that one token takes in this layer; 0 for a state layer.
 
-        Spec section 13: kv_heads * (head_size_k + head_size_v) * dtype bytes. ValueError: unknown dtype.
+        Specification, section 13.2: kv_heads * (head_size_k + head_size_v) * dtype bytes. ValueError: unknown dtype.
         """
         if kv_cache_dtype == "fp8_ds_mla":
             if not self.is_latent or self.head_size != 576:

@@ -1,4 +1,4 @@
-"""The GPU's memory, item by item: what is left for the KV cache of one rank (spec sections 12 and 13).
+"""The GPU's memory, item by item: what is left for the KV cache of one rank (specification, sections 12.2 and 13.1).
 
 vLLM measures these items at start-up; without a GPU only the first is exact. An estimate carries the interval
 in which the true value is expected, and every item can be given instead.
@@ -87,14 +87,14 @@ class GivenBytes:
 
 
 def default_max_num_batched_tokens(total_memory_bytes: int, gpu_name: str) -> int:
-    """vLLM's default for the API server, by GPU memory (spec section 12)."""
+    """vLLM's default for the API server, by GPU memory (specification, section 12.2)."""
     if total_memory_bytes >= 160 * GIB:
         return 16384
     return 8192 if _is_large(total_memory_bytes, gpu_name) else 2048
 
 
 def default_max_num_seqs(total_memory_bytes: int, gpu_name: str, max_num_batched_tokens: int) -> int:
-    """vLLM's default number of sequences, capped by the batched tokens (spec section 12)."""
+    """vLLM's default number of sequences, capped by the batched tokens (specification, section 12.2)."""
     return min(1024 if _is_large(total_memory_bytes, gpu_name) else 256, max_num_batched_tokens)
 
 

@@ -1,4 +1,4 @@
-"""The KV cache of a model on a server: its layers cut into blocks, rank by rank (spec section 13)."""
+"""The KV cache of a model on a server: its layers cut into blocks, rank by rank (specification, section 13)."""
 
 from __future__ import annotations
 

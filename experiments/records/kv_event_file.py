@@ -1,7 +1,7 @@
 """``kv_events.jsonl`` of a run folder: the KV events that vLLM would publish, a batch per line.
 
-Names are those of vLLM's ``KVEventBatch`` (spec section 11). ``ts`` is the simulated time in seconds. vLLM publishes
-what came of deciding a step and of processing an output in one batch; so does this.
+Names are those of vLLM's ``KVEventBatch`` (specification, section 11). ``ts`` is the simulated time in seconds. vLLM
+publishes what came of deciding a step and of processing an output in one batch; so does this.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def inspect_workload(
 
 
 def _num_over(lengths: Counter[int], max_model_len: int) -> int:
-    """How many prompts vLLM's front end refuses because no token of output would fit (spec section 14)."""
+    """How many prompts vLLM's front end refuses because no token of output would fit (specification, section 14.1)."""
     return sum(count for length, count in lengths.items() if length >= max_model_len)
 
 

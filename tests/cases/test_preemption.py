@@ -132,6 +132,19 @@ def test_nobody_is_admitted_in_a_step_that_preempted():
         assert not (step.preempted and step.admitted)
 
 
+def test_nobody_is_admitted_in_a_step_that_preempted_though_there_is_room():
+    """The more important of those that wait would fit into what the victim left."""
+    engine = Engine(7, scheduling_policy="priority")
+    engine.add("a", 48, 9)
+    engine.add("b", 48, 9, priority=5)
+    engine.iterate()
+    engine.add("small", 1, priority=1)
+    step = engine.iterate()
+    assert ([request.request_id for request in step.preempted], step.admitted) == (["b"], [])
+    assert engine.pool.num_free_blocks == 3
+    assert [admission.request.request_id for admission in engine.iterate().admitted] == ["small"]
+
+
 def test_the_rate_that_is_logged_covers_whole_steps():
     rate = RecentHitRate()
     rate.record_step(600, 100, 100)

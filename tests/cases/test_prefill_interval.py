@@ -1,4 +1,4 @@
-"""``prefill_schedule_interval``: while something decodes, prefill comes in every N-th step (spec section 5)."""
+"""``prefill_schedule_interval``: while requests decode, prefill comes every N-th step (specification, section 5.8)."""
 
 import pytest
 
@@ -72,3 +72,19 @@ def test_who_waits_for_an_adapter_is_no_backlog():
     for _ in range(2):
         assert "c" not in shape(engine.iterate())
     assert shape(engine.iterate())["c"] == 8
+
+
+def test_a_request_with_one_token_to_compute_is_no_prefill():
+    """All of its prompt but the last token is cached: it is admitted while prefill is held, and starts no hold."""
+    engine = Engine(100, block_size=4, prefill_schedule_interval=3)
+    prompt = engine.fresh(5)
+    engine.add("a", prompt, 100)
+    engine.iterate()
+    engine.add("b", prompt, 100)
+    assert shape(engine.iterate()) == {"a": 1, "b": 1}
+    for _ in range(2):
+        engine.iterate()
+    engine.add("c", prompt, 100)
+    assert shape(engine.iterate())["c"] == 1
+    engine.add("d", 8, 100)
+    assert shape(engine.iterate())["d"] == 8

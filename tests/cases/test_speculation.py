@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.speculation import SPECULATION_METHODS, Speculation
 from tests.cases.engine_harness import Engine, shape
 
@@ -158,6 +159,84 @@ def test_padding_stays_below_the_model_length(max_model_len, num_tokens):
     assert shape(engine.iterate())["r1"] == num_tokens
 
 
+@pytest.mark.parametrize(
+    ("before", "prompt", "num_tokens"),
+    [("nothing", 7, 1 + 6), ("nothing", 1, 1), ("cached", 7, 5), ("decoding", 7, 5), ("prefilling", 7, 1)],
+)
+def test_when_a_single_token_is_padded(before, prompt, num_tokens):
+    """k = 4: beside a decode, or if something was hit, but not beside the middle of a prompt."""
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(90, lambda name, index: 0, speculation, block_size=1, max_num_batched_tokens=20)
+    tokens = [1, 2, 3, 4, 5, 6, 7]
+    if before != "nothing":
+        engine.add("r0", tokens, 9 if before == "decoding" else 1)
+        engine.iterate()
+    if before == "prefilling":
+        engine.add("r2", 33)
+        engine.iterate()
+    engine.add("r1", tokens[:prompt], 4)
+    assert shape(engine.iterate())["r1"] == num_tokens
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize(
+    ("no_hashes", "no_drop", "lookahead", "drops"),
+    [(False, False, 1, False), (True, False, 0, True), (False, True, 0, False), (True, True, 0, False)],
+)
+def test_the_two_switches(method, no_hashes, no_drop, lookahead, drops):
+    speculation = Speculation(
+        method=method,
+        num_speculative_tokens=2,
+        disable_lookahead_block_hashes=no_hashes,
+        disable_eagle_block_drop=no_drop,
+    )
+    assert (speculation.hash_lookahead_tokens, speculation.drops_last_block) == (lookahead, drops)
+
+
+def test_padding_is_cut_by_the_long_prefill_limit():
+    """Where vLLM ends with an assertion."""
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(60, lambda name, index: 0, speculation, block_size=1, long_prefill_token_threshold=3)
+    engine.add("r0", [1, 2, 3, 4, 5, 6, 7], 4)
+    engine.iterate()
+    engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 4)
+    assert shape(engine.iterate())["r1"] == 3
+
+
+def test_padding_above_the_budget_stops_admission():
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(60, lambda name, index: 0, speculation, block_size=1, max_num_batched_tokens=9)
+    engine.add("r0", [1, 2, 3, 4, 5, 6, 7], 4)
+    engine.iterate()
+    engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 4)
+    assert shape(engine.iterate()) == {"r0": 5}
+
+
+def test_padding_and_what_a_stop_cuts_off_are_counted():
+    speculation = Speculation(method="ngram", num_speculative_tokens=4)
+    engine = Speculating(60, lambda name, index: 4, speculation, block_size=1)
+    engine.add("r0", [1, 2, 3, 4, 5, 6, 7], 9, stop_token_ids=frozenset({1002}))
+    engine.iterate()
+    engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 1)
+    assert shape(engine.iterate()) == {"r0": 5, "r1": 5}
+    counts = engine.statistics.speculation
+    assert (counts.num_drafts, counts.num_draft_tokens, counts.num_accepted_tokens) == (2, 8, 4)
+    assert engine.requests["r0"].num_output_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_num_batched_tokens": 4, "max_num_seqs": 4}, "expected more than the 4 lookahead slots"),
+        ({"cache_groups": (CacheGroupSpec("chunked_local_attention", 4, 8),)}, "which cannot drop blocks"),
+    ],
+)
+def test_what_vllm_would_not_start_with_is_refused(settings, message):
+    speculation = Speculation(method="eagle", num_speculative_tokens=4, disable_lookahead_block_hashes=True)
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(num_blocks=9, speculation=speculation, **settings)
+
+
 def test_a_stop_token_among_accepted_drafts_ends_the_request_there():
     speculation = Speculation(method="ngram", num_speculative_tokens=4)
     engine = Speculating(50, lambda name, index: 4, speculation)
@@ -176,3 +255,76 @@ def test_drafts_are_cut_by_the_model_length_and_dropped_by_a_preemption():
     assert shape(engine.iterate()) == {"r0": 4}  # position 15 is the last that is computed
     engine.scheduler.reset_prefix_cache(reset_running_requests=True)
     assert engine.requests["r0"].num_drafts == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "num_blocks"),
+    [("eagle", 3), ("mtp", 3), ("draft_model", 3), ("dflash", 3), ("ngram", 2), ("suffix", 2), ("medusa", 2)],
+)
+def test_slots_that_are_taken_in_advance(method, num_blocks):
+    """A prompt of 7 in blocks of 4, three drafts: 10 or 11 slots for drafters that write keys and values, else 7."""
+    speculation = Speculation(method=method, num_speculative_tokens=3)
+    engine = Speculating(50, lambda name, index: 0, speculation, block_size=4)
+    engine.add("r0", 7, 4)
+    engine.iterate()
+    assert len(engine.table("r0")) == num_blocks
+
+
+@pytest.mark.parametrize(("method", "slots"), [("eagle", 3), ("draft_model", 3), ("dflash", 4), ("ngram", 0)])
+def test_slots_in_advance_by_method(method, slots):
+    assert Speculation(method=method, num_speculative_tokens=3).lookahead_slots == slots
+
+
+GROUPS = (CacheGroupSpec("full_attention", 4), CacheGroupSpec("sliding_window", 4, 9))
+
+
+@pytest.mark.parametrize(
+    ("switches", "groups", "length", "hit"),
+    [
+        ({}, (), 12, 8),
+        ({"disable_lookahead_block_hashes": True}, (), 12, 4),
+        ({"disable_eagle_block_drop": True}, (), 12, 8),
+        ({"disable_lookahead_block_hashes": True, "disable_eagle_block_drop": True}, (), 12, 8),
+        ({"disable_lookahead_block_hashes": True}, (), 40, 32),
+        ({"disable_lookahead_block_hashes": True}, GROUPS, 40, 36),
+    ],
+)
+def test_the_block_that_a_hit_gives_away(switches, groups, length, hit):
+    """A prompt that was served before, in blocks of 4: with hashes that look ahead, or none, nothing is given away."""
+    speculation = Speculation(method="eagle", num_speculative_tokens=2, **switches)
+    engine = Speculating(99, lambda name, index: 0, speculation, block_size=4, cache_groups=groups)
+    prompt = list(range(length + 1))
+    engine.add("r0", prompt if length == 12 else prompt[:length])
+    engine.run()
+    engine.add("r1", prompt[:length])
+    engine.run()
+    assert engine.hits("r1") == [hit]
+
+
+def test_a_hash_that_looks_ahead_needs_the_next_token():
+    """Of 8 tokens in blocks of 4, only the first block has the token behind it."""
+    engine = Speculating(50, lambda name, index: 0, Speculation(method="eagle", num_speculative_tokens=2), block_size=4)
+    request = engine.add("r0", 8)
+    engine.core.schedule_next()
+    root, space = engine.scheduler.keys.root_hash, engine.scheduler.keys
+    tokens = request.content.token_ids(0, 5)
+    assert [space.hash_of_key(key) for key in request.block_keys] == [
+        space.hash((root, tuple(tokens[:4]), (None, tokens[4])))
+    ]
+    assert engine.pool.num_hashed_blocks == 1
+
+
+def test_a_draft_model_computes_one_token_more_of_each_request():
+    speculation = Speculation(method="draft_model", num_speculative_tokens=2)
+    engine = Speculating(50, lambda name, index: 0, speculation, max_num_batched_tokens=10)
+    for name in ("r0", "r1"):
+        engine.add(name, 5)
+    assert shape(engine.iterate()) == {"r0": 5, "r1": 3}
+
+
+def test_dflash_limits_the_requests_that_run():
+    speculation = Speculation(method="dflash", num_speculative_tokens=3)
+    engine = Speculating(50, lambda name, index: 0, speculation, max_num_batched_tokens=8)
+    for name in ("r0", "r1", "r2"):
+        engine.add(name, 1, 9)
+    assert list(shape(engine.iterate())) == ["r0", "r1"]

@@ -1,4 +1,4 @@
-"""Block hashes against bytes written by hand: pickle's and CBOR's, as spec section 2 lists them."""
+"""Block hashes against bytes written by hand: pickle's and CBOR's, as the specification, section 2, lists them."""
 
 import hashlib
 import struct

@@ -12,7 +12,7 @@ from kvtwin.engine.pool_listener import PoolListener
 
 
 class NaivePool:
-    """Spec section 1, written down as slowly as possible."""
+    """Specification, section 1, written down as slowly as possible."""
 
     def __init__(self, num_blocks):
         self.queue = list(range(1, num_blocks))

@@ -32,7 +32,7 @@ class Chain:
     num_private_blocks: int
     num_prompt_blocks: int
     max_hit_blocks: int
-    """Blocks that may be hit: the prompt's last token is always computed (spec section 3)."""
+    """Blocks that may be hit: the prompt's last token is always computed (specification, section 3.2)."""
 
 
 def prefix_chain(record: RequestRecord, block_size: int) -> Chain:
