@@ -102,7 +102,7 @@ def command_words(options: Any, named: Collection[str] = ()) -> Iterator[str]:
             yield str(getattr(options, field.name))
     for field in fields:
         value = getattr(options, field.name)
-        if field.is_argument or value is None or (value == field.default and field.name not in named):
+        if field.is_argument or (value == field.default and (value is None or field.name not in named)):
             continue
         if isinstance(field.kind, Switch):
             yield field.flag if value else field.off_flag
