@@ -20,6 +20,7 @@ from kvtwin.experiments.calibration.calibration import (
 )
 from kvtwin.experiments.calibration.fit import Calibration, HoldOutError, MeasuredStep, calibrate
 from kvtwin.experiments.catalogue.models import load_model
+from kvtwin.experiments.display.tables import Part, as_text, show, table
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.whole import whole_file
 from kvtwin.experiments.options.calibrate import CalibrateOptions
@@ -46,12 +47,12 @@ def calibrate_as_asked(options: CalibrateOptions) -> int:
     except ValueError as error:
         raise UserError(f"too little was measured: {error}") from None
     heading = _heading(calibration)
-    text = "".join(f"# {line}\n" for line in heading) + yaml.safe_dump(
+    text = "".join(f"# {line}\n" for line in as_text(*heading).splitlines()) + yaml.safe_dump(
         {**calibration.coefficients, "measured": {**origin, **extent(steps, calibration)}}, sort_keys=False
     )
     if options.out:
         _write(options.out, text)
-        print("\n".join([*heading, f"{options.out} written, for --step-time"]))
+        show(*heading, f"{options.out} written, for --step-time")
     else:
         print(text, end="")
     return 0
@@ -119,18 +120,22 @@ def _num_blocks(options: CalibrateOptions, model: DeviceModel, limits: _Limits) 
     return min(used, budget.available_bytes // model.block_bytes(options.block_size))
 
 
-def _heading(calibration: Calibration) -> list[str]:
+def _heading(calibration: Calibration) -> list[Part]:
     """How well held-out steps are predicted, in a few lines."""
 
-    def row(kind: str, error: HoldOutError) -> str:
-        shares = "".join(f"{100 * share:>9.1f}%" for share in (error.median, error.p90, error.max))
-        return f"{kind:<24}{error.num_shapes:>9}{shares}"
+    def row(kind: str, error: HoldOutError) -> tuple[str, ...]:
+        shares = (f"{share:.1%}" for share in (error.median, error.p90, error.max))
+        return kind, f"{error.num_shapes}", *shares
 
     return [
         "errors of a fit to 70 % of the steps on the others, relative to the measurement",
-        f"{'':<24}{'held out':>9}{'median':>10}{'p90':>10}{'max':>10}",
-        row("steps that only decode", calibration.decode_error),
-        row("steps with prompt tokens", calibration.prefill_error),
+        table(
+            ("", "held out", "median", "p90", "max"),
+            [
+                row("steps that only decode", calibration.decode_error),
+                row("steps with prompt tokens", calibration.prefill_error),
+            ],
+        ),
     ]
 
 

@@ -20,11 +20,15 @@ example:
 def run(options: CompareOptions) -> int:
     """Compare the runs with the first of them."""
     from kvtwin.experiments.comparison.facts import compare_facts
-    from kvtwin.experiments.comparison.text import text_lines
+    from kvtwin.experiments.comparison.text import text_parts
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.records.reader import Run
 
     if len(options.runs) < 2:
         raise UserError("RUN: expected at least two runs to compare")
     facts = compare_facts([Run(path) for path in options.runs])
-    print(json.dumps(facts, indent=2, allow_nan=False) if options.json else "\n".join(text_lines(facts, options.all)))
+    if options.json:
+        print(json.dumps(facts, indent=2, allow_nan=False))
+    else:
+        show(*text_parts(facts, options.all))
     return 0

@@ -24,11 +24,15 @@ With --model and --gpu the sizes of these GPUs are marked (options of `kvtwin si
 
 def run(options: CurveOptions) -> int:
     """Print the curve."""
-    from kvtwin.experiments.curves.text import text_lines
+    from kvtwin.experiments.curves.text import text_parts
     from kvtwin.experiments.curves.trace_curve import curve_of_options
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.setup.trace import open_trace
 
     workload = open_trace(options.trace, options)
     facts = curve_of_options(options, workload)
-    print(json.dumps(facts, indent=2, allow_nan=False) if options.json else "\n".join(text_lines(workload, facts)))
+    if options.json:
+        print(json.dumps(facts, indent=2, allow_nan=False))
+    else:
+        show(*text_parts(workload, facts))
     return 0

@@ -17,13 +17,20 @@ def run(options: NoOptions) -> int:
     """Print the catalogue's GPUs with the figures that the simulator uses."""
     from kvtwin.engine.sizing.memory_budget import GIB
     from kvtwin.experiments.catalogue.gpus import gpu_names, load_gpu
+    from kvtwin.experiments.display.tables import show, table
 
-    print(f"{'gpu':<18} {'GiB':>7} {'GB/s':>6} {'BF16 TFLOP/s':>13} {'FP8':>7} {'NVLink GB/s':>12}  source")
-    for name in gpu_names():
-        gpu = load_gpu(name)
-        print(
-            f"{name:<18} {gpu.memory_bytes / GIB:>7.2f} {gpu.memory_bytes_per_s / 1e9:>6.0f} "
-            f"{gpu.bf16_flops_per_s / 1e12:>13.0f} {gpu.fp8_flops_per_s / 1e12:>7.0f} "
-            f"{gpu.nvlink_bytes_per_s / 1e9:>12.0f}  {gpu.source}"
+    headings = ("gpu", "GiB", "GB/s", "BF16 TFLOP/s", "FP8", "NVLink GB/s", "source")
+    rows = [
+        (
+            name,
+            f"{gpu.memory_bytes / GIB:.2f}",
+            f"{gpu.memory_bytes_per_s / 1e9:.0f}",
+            f"{gpu.bf16_flops_per_s / 1e12:.0f}",
+            f"{gpu.fp8_flops_per_s / 1e12:.0f}",
+            f"{gpu.nvlink_bytes_per_s / 1e9:.0f}",
+            gpu.source,
         )
+        for name, gpu in ((name, load_gpu(name)) for name in gpu_names())
+    ]
+    show(table(headings, rows, left=(0, 6)))
     return 0

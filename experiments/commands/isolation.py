@@ -23,10 +23,14 @@ example:
 
 def run(options: IsolationOptions) -> int:
     """Measure and print."""
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.isolation.measure import measure
     from kvtwin.experiments.isolation.spec import read_isolation_spec
-    from kvtwin.experiments.isolation.text import text_lines
+    from kvtwin.experiments.isolation.text import text_parts
 
     measured = measure(read_isolation_spec(options.spec or BUNDLED))
-    print(json.dumps(measured, indent=2, allow_nan=False) if options.json else "\n".join(text_lines(measured)))
+    if options.json:
+        print(json.dumps(measured, indent=2, allow_nan=False))
+    else:
+        show(*text_parts(measured))
     return 0

@@ -24,9 +24,13 @@ Exit code: 0; 1 when a server could not be replayed; 2 for a mistake in the inpu
 
 def run(options: LimitOptions) -> int:
     """Look for the limits, and print them. Exit code 1 when a server could not be replayed."""
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.limits.all_limits import limit_of_options
-    from kvtwin.experiments.limits.text import text_lines
+    from kvtwin.experiments.limits.text import text_parts
 
     facts = limit_of_options(options)
-    print(json.dumps(facts, indent=2, allow_nan=False) if options.json else "\n".join(text_lines(facts)))
+    if options.json:
+        print(json.dumps(facts, indent=2, allow_nan=False))
+    else:
+        show(*text_parts(facts))
     return 1 if any("error" in server for server in facts["servers"]) else 0

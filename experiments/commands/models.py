@@ -16,12 +16,13 @@ example:
 def run(options: NoOptions) -> int:
     """Print the catalogue's models with their sizes."""
     from kvtwin.experiments.catalogue.models import load_model, model_names
+    from kvtwin.experiments.display.tables import show, table
 
-    print(f"{'model':<46} {'parameters':>16} {'active':>16} {'layers':>6} {'KV bytes/token':>14}")
-    for name in model_names():
-        shape = load_model(name)
-        print(
-            f"{name:<46} {shape.total_params:>16,} {shape.active_params:>16,} {shape.num_layers:>6} "
-            f"{shape.token_bytes():>14,}"
-        )
+    headings = ("model", "parameters", "active", "layers", "KV bytes/token")
+    shapes = ((name, load_model(name)) for name in model_names())
+    rows = [
+        (name, f"{of.total_params:,}", f"{of.active_params:,}", f"{of.num_layers}", f"{of.token_bytes():,}")
+        for name, of in shapes
+    ]
+    show(table(headings, rows))
     return 0

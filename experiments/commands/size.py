@@ -31,9 +31,10 @@ Exit code: 0; 2 where vLLM would not start, or for a mistake in the input.
 def run(options: SizeOptions) -> int:
     """Print the budget and the plan; exit code 2 where vLLM would not start. UserError: a bad option."""
     from kvtwin.engine.sizing.group_planning import SizingError
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
     from kvtwin.experiments.sizes.facts import size_facts
-    from kvtwin.experiments.sizes.text import budget_lines, plan_lines
+    from kvtwin.experiments.sizes.text import budget_parts, plan_parts
 
     inputs = resolve_inputs(options)
     lengths = _trace_lengths(options)
@@ -46,10 +47,7 @@ def run(options: SizeOptions) -> int:
     if options.json:
         print(json.dumps(size_facts(inputs, result, error) | _concurrency(result, lengths), indent=2, allow_nan=False))
     else:
-        for line in budget_lines(inputs):
-            print(line)
-        for line in plan_lines(result) if result else ():
-            print(line)
+        show(*budget_parts(inputs), *(plan_parts(result) if result else ()))
         for name, tokens in lengths.items() if result else ():
             print(f"Maximum concurrency for the trace's {name} of {tokens:,} tokens per request: ", end="")
             print(f"{result.plan.concurrency_at(tokens):.2f}x")

@@ -32,11 +32,12 @@ Exit code: 0; 1 when a point failed; 2 for a mistake in the input.
 
 def run(options: SweepOptions) -> int:
     """Replay every point. Exit code 1 when one failed."""
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.sweeps.executors import dask_cluster, local_processes
     from kvtwin.experiments.sweeps.folder import SweepFolder
     from kvtwin.experiments.sweeps.spec import read_sweep_spec
     from kvtwin.experiments.sweeps.sweep import check_traces, run_sweep
-    from kvtwin.experiments.sweeps.text import table_lines
+    from kvtwin.experiments.sweeps.text import text_parts
 
     spec = read_sweep_spec(options.spec, options.trace)
     if options.dry_run:
@@ -53,5 +54,5 @@ def run(options: SweepOptions) -> int:
     if options.json:
         print(json.dumps(rows, indent=2, allow_nan=False))
     else:
-        print("\n".join(table_lines(spec, rows)))
+        show(*text_parts(spec, rows))
     return 1 if any("error" in row for row in rows) else 0

@@ -17,12 +17,16 @@ examples:
 
 def run(options: InspectOptions) -> int:
     """Print what is in ``options.trace``."""
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.setup.trace import open_trace
     from kvtwin.experiments.traces.facts import inspect_workload
-    from kvtwin.experiments.traces.text import as_text
+    from kvtwin.experiments.traces.text import text_parts
 
     facts = inspect_workload(
         open_trace(options.trace, options), options.block_size, options.max_model_len, options.top_prefixes
     )
-    print(json.dumps(facts, indent=2, allow_nan=False) if options.json else as_text(facts))
+    if options.json:
+        print(json.dumps(facts, indent=2, allow_nan=False))
+    else:
+        show(*text_parts(facts))
     return 0

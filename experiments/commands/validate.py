@@ -38,9 +38,10 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
 
 def run(options: ValidateOptions) -> int:
     """Validate. Exit code 1 when a check fails."""
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.records.folder import check_free, write_run_folder
     from kvtwin.experiments.runs.facts import now
-    from kvtwin.experiments.validation.text import text_lines
+    from kvtwin.experiments.validation.text import text_parts
     from kvtwin.experiments.validation.validate import validate
 
     if options.out:
@@ -50,7 +51,7 @@ def run(options: ValidateOptions) -> int:
         if options.json:
             print(json.dumps({"date": now()} | facts, indent=2, allow_nan=False))
         else:
-            print("\n".join([*facts["heading"], "", *text_lines(facts)]))
+            show(*facts["heading"], "", *text_parts(facts))
         if options.out:
             write_run_folder(options.out, {}, folder)
     return 0 if all(check["passed"] for check in facts["checks"].values()) else 1

@@ -6,45 +6,37 @@ from typing import Any
 
 from kvtwin.experiments.comparison.facts import Row
 from kvtwin.experiments.display.cells import cell_text
+from kvtwin.experiments.display.tables import Part, table
 
 _WIDEST_CELL = 40
 
 
-def text_lines(facts: dict[str, Any], show_all: bool) -> list[str]:
+def text_parts(facts: dict[str, Any], show_all: bool) -> list[Part]:
     """What differs, section by section; with ``show_all`` what is equal, too."""
     runs = facts["runs"]
-    lines = [f"kvtwin compare: {', '.join(runs)}; differences are to {runs[0]}"]
+    parts: list[Part] = [f"kvtwin compare: {', '.join(runs)}; differences are to {runs[0]}"]
     for title, key, as_flags in (("options", "options", True), ("resolved settings", "settings", False)):
         cells = [
             [f"--{row['name'].replace('_', '-')}" if as_flags else row["name"], *map(_text, row["values"])]
             for row in facts[key]
             if show_all or not row["equal"]
         ]
-        lines += _section(title, facts[key], show_all, ["", *runs], cells)
+        parts += _section(title, facts[key], show_all, ["", *runs], cells)
     figures = [_figure_cells(row) for row in facts["figures"] if show_all or not row["equal"]]
     headings = ["", runs[0], *(heading for name in runs[1:] for heading in (name, "difference", "%"))]
-    lines += _section("figures", facts["figures"], show_all, headings, figures)
-    lines += _verdict_lines(runs, facts["verdicts"], show_all)
+    parts += _section("figures", facts["figures"], show_all, headings, figures)
+    parts += _verdict_lines(runs, facts["verdicts"], show_all)
     for name, compared in zip(runs[1:], facts["requests"], strict=True):
-        lines += ["", f"requests, {name} against {runs[0]}", *_request_lines(compared)]
-    return lines
+        parts += ["", f"requests, {name} against {runs[0]}", _compared_requests(compared)]
+    return parts
 
 
-def _section(title: str, rows: list[Row], show_all: bool, headings: list[str], cells: list[list[str]]) -> list[str]:
+def _section(title: str, rows: list[Row], show_all: bool, headings: list[str], cells: list[list[str]]) -> list[Part]:
     num_equal = sum(row["equal"] for row in rows)
     note = "" if show_all else f"; {num_equal} are equal (--all shows them)"
-    lines = ["", f"{title}: {len(rows) - num_equal} differ{note}"]
-    if not cells:
-        return lines
-    table = [headings, *cells]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        padded = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        lines.append(f"  {'  '.join(padded)}".rstrip())
-    return lines
+    heading = f"{title}: {len(rows) - num_equal} differ{note}"
+    indented = [[f"  {name}", *values] for name, *values in cells]
+    return ["", heading, *([table(headings, indented)] if cells else [])]
 
 
 def _figure_cells(row: Row) -> list[str]:
@@ -68,26 +60,21 @@ def _verdict_lines(runs: list[str], verdicts: list[list[str]], show_all: bool) -
     return ["", "verdicts", *lines] if lines else []
 
 
-def _request_lines(compared: dict[str, Any]) -> list[str]:
+def _compared_requests(compared: dict[str, Any]) -> Part:
     if "not_compared" in compared:
-        return [f"  not compared: {compared['not_compared']}"]
+        return f"  not compared: {compared['not_compared']}"
     only = [compared["num_only_first"], compared["num_only_other"]]
-    lines = [
-        f"  in both               {compared['num_compared']:>8,}"
-        + (f", only in one {only[0]:,} / {only[1]:,}" if any(only) else "")
-    ]
+    rows = [("in both", compared["num_compared"], f"only in one {only[0]:,} / {only[1]:,}" if any(only) else "")]
     for name, key in (("hit tokens", "hit_tokens"), ("preemptions", "preemptions")):
         more, fewer = compared[f"num_more_{key}"], compared[f"num_fewer_{key}"]
-        lines.append(f"  other {name:<15} {more + fewer:>8,}, more {more:,} / fewer {fewer:,}")
+        rows.append((f"other {name}", more + fewer, f"more {more:,} / fewer {fewer:,}"))
     later, earlier = compared["num_later_first_tokens"], compared["num_earlier_first_tokens"]
     median_ms = compared["median_later_ms"]
-    lines.append(
-        f"  first token later     {later:>8,}, earlier {earlier:,}"
-        + ("" if median_ms is None else f"; median {median_ms:+,.1f} ms from arrival")
-    )
+    pause = "" if median_ms is None else f"; median {median_ms:+,.1f} ms from arrival"
+    rows.append(("first token later", later, f"earlier {earlier:,}{pause}"))
     if compared["num_other_finish_reason"]:
-        lines.append(f"  ended otherwise       {compared['num_other_finish_reason']:>8,}")
-    return lines
+        rows.append(("ended otherwise", compared["num_other_finish_reason"], ""))
+    return table(("", "", ""), [(f"  {name}", f"{count:,}", note) for name, count, note in rows], left=(0, 2))
 
 
 def _text(value: Any) -> str:

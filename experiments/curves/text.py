@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.experiments.display.tables import Part, table
 from kvtwin.workloads.workload import Workload
 
 
-def text_lines(workload: Workload, facts: dict[str, Any]) -> list[str]:
+def text_parts(workload: Workload, facts: dict[str, Any]) -> list[Part]:
     """What was looked at, a row per size, and what a cache that never evicts would do."""
     lines = [
         f"kvtwin curve: {workload.path.name} ({workload.format_name}), {facts['num_requests']:,} requests in order of "
@@ -18,20 +19,23 @@ def text_lines(workload: Workload, facts: dict[str, Any]) -> list[str]:
     if facts["num_requests_unknown_prefix"]:
         lines.append(f"{facts['num_requests_unknown_prefix']:,} prompts are known by length only: they count as misses")
     is_exact = facts["sample"] is None
-    heading = ("blocks", "hit rate %", "of possible %", "optimal %" if is_exact else "+- %")
-    lines += ["", " " * 28 + "".join(f"{name:>14}" for name in heading)]
+    rows, notes = [], []
     for row in facts["points"] + facts["marks"]:
-        name = f"{row.get('name', ''):28}"
+        name = row.get("name", "")
         if row["blocks"] is None:
-            lines.append(f"{name}  holds no request of max_model_len (--max-model-len)")
+            rows.append((name, *"----"))
+            notes.append(f"{name}: holds no request of max_model_len (--max-model-len)")
             continue
         possible = row["hit_rate"] / facts["ceiling_hit_rate"] if facts["ceiling_hit_rate"] else 0.0
         other = row["optimal_hit_rate" if is_exact else "hit_rate_standard_error"]
-        lines.append(
-            f"{name}{row['blocks']:>14,}{100 * row['hit_rate']:>14.2f}{100 * possible:>14.1f}{100 * other:>14.2f}"
-        )
+        rates = (f"{100 * row['hit_rate']:.2f}", f"{100 * possible:.1f}", f"{100 * other:.2f}")
+        rows.append((name, f"{row['blocks']:,}", *rates))
+    headings = ("", "blocks", "hit rate %", "of possible %", "optimal %" if is_exact else "+- %")
     return [
         *lines,
+        "",
+        table(headings, rows),
+        *notes,
         "",
         f"A cache that never evicts hits {100 * facts['ceiling_hit_rate']:.2f} %, with {facts['distinct_blocks']:,} "
         f"blocks; {facts['blocks_for_90_percent_of_hits']:,} hit 90 % of that.",

@@ -1,14 +1,18 @@
-"""Tables of what was measured."""
+"""What response times tell, and what salts cost, to be read."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.experiments.display.tables import Part, table
 
-def text_lines(measured: dict[str, Any]) -> list[str]:
+_ATTACK = ("block", "background/s", "salts", "right (ms)", "wrong (ms)", "AUC", "accuracy", "hits lost")
+_WORKLOAD = ("tenants", "hit tokens", "hit rate", "hits lost", "mean TTFT (ms)")
+
+
+def text_parts(measured: dict[str, Any]) -> list[Part]:
     """Two tables and the verdicts."""
-    attack = [("block", "background/s", "salts", "right (ms)", "wrong (ms)", "AUC", "accuracy", "hits lost")]
-    attack += [
+    attack = [
         (
             str(row["block_size"]),
             f"{row['background_requests_per_s']:g}",
@@ -21,8 +25,7 @@ def text_lines(measured: dict[str, Any]) -> list[str]:
         )
         for row in measured["attack"]
     ]
-    workload = [("tenants", "hit tokens", "hit rate", "hits lost", "mean TTFT (ms)")]
-    workload += [
+    workload = [
         (
             "no salts" if row["tenants"] is None else str(row["tenants"]),
             f"{row['hit_tokens']:,}",
@@ -35,16 +38,11 @@ def text_lines(measured: dict[str, Any]) -> list[str]:
     return [
         "Median TTFT of probes that guess another tenant's prefix right and wrong",
         "",
-        *_aligned(attack),
+        table(_ATTACK, attack, left=()),
         "",
         "What a salt per tenant costs the workload",
         "",
-        *_aligned(workload),
+        table(_WORKLOAD, workload, left=()),
         "",
         *(f"* {sentence}" for sentence in measured["verdicts"]),
     ]
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

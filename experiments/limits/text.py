@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.experiments.display.tables import Part, table
+
 _HEADINGS = ("memory", "blocks", "criterion", "holds at", "(there)", "fails at", "(there)")
 
 
-def text_lines(facts: dict[str, Any]) -> list[str]:
+def text_parts(facts: dict[str, Any]) -> list[Part]:
     """A row per server and criterion, and what to make of them."""
-    table = [_HEADINGS]
-    notes, num_replays = [], 0
+    rows: list[tuple[str, ...]] = []
+    notes: list[str] = []
+    num_replays = 0
     for server in facts["servers"]:
         memory = "as given" if server["memory_fraction"] is None else f"{server['memory_fraction']:g}"
         if "error" in server:
@@ -19,7 +22,7 @@ def text_lines(facts: dict[str, Any]) -> list[str]:
         num_replays += len(server["replays"])
         start = (memory, f"{server['num_gpu_blocks']:,}")
         for limit in server["limits"]:
-            table.append(
+            rows.append(
                 (
                     *start,
                     limit["criterion"],
@@ -31,12 +34,10 @@ def text_lines(facts: dict[str, Any]) -> list[str]:
             )
             start = ("", "")
             notes += _notes(facts, memory, limit)
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(_cell(i, cell, widths[i]) for i, cell in enumerate(row)).rstrip() for row in table]
     return [
         f"kvtwin limit: {facts['trace']}, {facts['num_prompts']:,} requests; highest --{facts['rate_option']}",
         "",
-        *lines,
+        table(_HEADINGS, rows, left=(2,)),
         "",
         f"Bisection from {facts['lowest_rate']:g} to {facts['highest_rate']:g} in {num_replays} replays, to within "
         f"{100 * facts['precision']:g} %: between the two rates of a row nothing was replayed.",
@@ -66,7 +67,3 @@ def _value(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-
-
-def _cell(column: int, text: str, width: int) -> str:
-    return text.ljust(width) if column == 2 else text.rjust(width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvtwin.experiments.display.cells import cell_text
+from kvtwin.experiments.display.tables import Part, table
 from kvtwin.experiments.errors import nearest
 from kvtwin.experiments.sweeps.spec import SweepSpec
 
@@ -22,12 +23,10 @@ def unknown_columns(spec: SweepSpec, rows: Rows) -> list[str]:
     return sentences
 
 
-def table_lines(spec: SweepSpec, rows: Rows) -> list[str]:
-    """The description, an aligned table, and why points failed."""
+def text_parts(spec: SweepSpec, rows: Rows) -> list[Part]:
+    """The description, a row per point, and why points failed."""
     names = (*spec.axes, *spec.columns)
-    table = [list(names), *([cell_text(row.get(name)) for name in names] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
+    points = table(names, [[cell_text(row.get(name)) for name in names] for row in rows], left=())
     failures = [f"* point {row['point']} failed: {row['error']}" for row in rows if "error" in row]
     unknown = [f"* {sentence}" for sentence in unknown_columns(spec, rows)]
-    return [*([spec.description, ""] if spec.description else []), *lines, *failures, *unknown]
+    return [*([spec.description, ""] if spec.description else []), points, *failures, *unknown]

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 from kvtwin.experiments.display.cells import cell_text
+from kvtwin.experiments.display.tables import Part, table
 from kvtwin.experiments.validation.facts import DECISIONS
 
 _LATENCY_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E latency"}
-_WIDTHS = (34, 14, 14, 12)
+_NO_CELLS = ("", "", "", "")
+
+Cells: TypeAlias = tuple[str, str, str, str]
 
 
-def text_lines(facts: Mapping[str, Any]) -> list[str]:
+def text_parts(facts: Mapping[str, Any]) -> list[Part]:
     """Decisions, latencies, step times, checks; the verdict last."""
+    rows = [
+        *_decisions(facts["decisions"]),
+        *_latencies(facts["latencies"]),
+        *_step_times(facts["step_time"]),
+    ]
     return [
-        _row("", "measured", "predicted", "error"),
-        *_decision_lines(facts["decisions"]),
-        *_latency_lines(facts["latencies"]),
-        *_step_time_lines(facts["step_time"]),
+        table(("", "measured", "predicted", "error"), rows),
         "",
         *(_check_line(name, check) for name, check in facts["checks"].items()),
         facts["verdict"],
     ]
 
 
-def _decision_lines(decisions: Mapping[str, Any]) -> Iterator[str]:
+def _decisions(decisions: Mapping[str, Any]) -> Iterator[Cells]:
     for name, words in DECISIONS.items():
         decision = decisions[name]
         difference = decision["difference"]
-        yield _row(
+        yield (
             f"{words}:",
             cell_text(decision["measured"]),
             cell_text(decision["predicted"]),
@@ -37,20 +42,20 @@ def _decision_lines(decisions: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _latency_lines(latencies: Mapping[str, Any]) -> Iterator[str]:
+def _latencies(latencies: Mapping[str, Any]) -> Iterator[Cells]:
     for name, facts in latencies.items():
         words = _LATENCY_WORDS[name]
-        yield ""
+        yield _NO_CELLS
         for statistic in ("median", "p90", "p99"):
             values = facts[statistic]
-            yield _row(
+            yield (
                 f"{words}, {statistic} (ms):",
                 _milliseconds(values["measured_ms"]),
                 _milliseconds(values["predicted_ms"]),
                 _percent(values["error"], "+"),
             )
         sizes = facts["request_error"]
-        yield _row(
+        yield (
             f"  |error| of {facts['requests']:,} requests:",
             "",
             f"median {_percent(sizes['median'])}",
@@ -58,26 +63,20 @@ def _latency_lines(latencies: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _step_time_lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    yield ""
-    yield _row("Time in steps (s):", f"{facts['measured_s']:.3f}", f"{facts['predicted_s']:.3f}", "")
-    yield _row(
+def _step_times(facts: Mapping[str, Any]) -> Iterator[Cells]:
+    yield _NO_CELLS
+    yield ("Time in steps (s):", f"{facts['measured_s']:.3f}", f"{facts['predicted_s']:.3f}", "")
+    yield (
         f"  |error| of {facts['steps']:,} steps:",
         "",
         f"median {_percent(facts['median_error'])}",
         f"p90 {_percent(facts['p90_error'])}",
     )
-    yield _row("  error of a step, median:", "", "", _percent(facts["median_signed_error"], "+"))
+    yield ("  error of a step, median:", "", "", _percent(facts["median_signed_error"], "+"))
 
 
 def _check_line(name: str, check: Mapping[str, Any]) -> str:
     return f"{name.replace('_', ' ')}: {'passed' if check['passed'] else 'FAILED'}: {check['words']}"
-
-
-def _row(*cells: str) -> str:
-    first, *others = cells
-    padded: Sequence[str] = [cell.rjust(width) for cell, width in zip(others, _WIDTHS[1:], strict=True)]
-    return f"{first:<{_WIDTHS[0]}}{''.join(padded)}".rstrip()
 
 
 def _milliseconds(value: float | None) -> str:

@@ -147,7 +147,7 @@ def test_the_smallest_request_takes_a_block_of_every_group(capsys, model, groups
     options = ["--model", model, "--num-gpu-blocks-override", str(blocks), "--max-model-len", "16"]
     share = groups / (blocks - 1)
     _, out, _ = run(capsys, *options)
-    assert f"smallest request    {groups} block" in out
+    assert f"smallest request  {groups} block" in out
     assert f"{share:.2%} of the pool" in out
     assert ("\nwarning: a request of a single token takes" in out) == warns == (share > 0.05)
     data = json.loads(run(capsys, *options, "--json")[1])

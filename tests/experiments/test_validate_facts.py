@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kvtwin.experiments.display.tables import as_text
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.paired_latencies import Pairs, paired_latencies
 from kvtwin.experiments.validation.facts import DECISIONS, validation_facts
 from kvtwin.experiments.validation.predictor import Predictor
 from kvtwin.experiments.validation.runs import MeasuredRun, step_times
-from kvtwin.experiments.validation.text import text_lines
+from kvtwin.experiments.validation.text import text_parts
 from kvtwin.sim.linear import LinearStepTime
 from tests.sim.measured_run import measure
 
@@ -90,13 +91,15 @@ def test_requests_that_one_run_did_not_serve_are_left_out(replayed, alone, nativ
     )
     assert empty["latencies"]["ttft"]["median"] == {"measured_ms": None, "predicted_ms": None, "error": None}
     assert empty["step_time"]["median_error"] is None
-    assert "None" not in "\n".join(text_lines(empty | {"checks": {}, "verdict": ""}))
+    assert "None" not in as_text(*text_parts(empty | {"checks": {}, "verdict": ""}))
 
 
 def test_the_text_has_the_verdict_last(replayed, alone):
     run = replayed("one", alone, 10)
     checks = {"check_1": {"passed": True, "words": "all equal"}, "check_2": {"passed": False, "words": "one differs"}}
-    lines = text_lines(validation_facts(run, run, STEPS) | {"checks": checks, "verdict": "failed: it is so"})
+    lines = as_text(
+        *text_parts(validation_facts(run, run, STEPS) | {"checks": checks, "verdict": "failed: it is so"})
+    ).splitlines()
     assert lines[-3:] == ["check 1: passed: all equal", "check 2: FAILED: one differs", "failed: it is so"]
     labels = [line.partition(":")[0] for line in lines]
     assert [labels.index(words) for words in DECISIONS.values()] == [1, 2, 3, 4, 5]
