@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BITS = (1 << 64) - 1
-_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""Constants of SplitMix64 (Steele, Lea and Flood, Fast splittable pseudorandom number generators, 2014)."""
+GOLDEN_GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""Constants of SplitMix64 (Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014)."""
 
 
 def fold(state: int, value: int) -> int:
     """64 bits that stand for ``state`` followed by ``value``, a whole number of any size and sign."""
-    return _mix(state ^ _mix(value & _BITS))
+    return finalise((state ^ finalise(value + GOLDEN_GAMMA)) + GOLDEN_GAMMA)
 
 
 def fold_arrays(states: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -20,16 +20,16 @@ def fold_arrays(states: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArr
     return _mix_array(states ^ _mix_array(values))
 
 
-def _mix(value: int) -> int:
-    """SplitMix64's output for the state ``value``: a bijection of 64 bits."""
-    value = (value + _STEP) & _BITS
-    value = ((value ^ value >> 30) * _FIRST) & _BITS
-    value = ((value ^ value >> 27) * _SECOND) & _BITS
-    return value ^ value >> 31
+def finalise(state: int) -> int:
+    """SplitMix64's output for a state, of which the lowest 64 bits count: a bijection of them."""
+    state &= _BITS
+    state = ((state ^ state >> 30) * _FIRST) & _BITS
+    state = ((state ^ state >> 27) * _SECOND) & _BITS
+    return state ^ state >> 31
 
 
 def _mix_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    values = values + np.uint64(_STEP)
+    values = values + np.uint64(GOLDEN_GAMMA)
     values = (values ^ values >> np.uint64(30)) * np.uint64(_FIRST)
     values = (values ^ values >> np.uint64(27)) * np.uint64(_SECOND)
     return values ^ values >> np.uint64(31)

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import Any
 
+from kvtwin.workloads.mixing import GOLDEN_GAMMA, finalise
 from kvtwin.workloads.request_record import RequestRecord
 
 Run = tuple[int, int]
@@ -92,9 +93,9 @@ def _id_runs(record: RequestRecord, prefix_ids: Iterable[int], block_size: int) 
     first_block = id_start = 0
     for prefix_id, id_end in zip(prefix_ids, record.id_ends, strict=True):
         end_block = min(id_end, num_tokens) // block_size
-        name = _mix(name, prefix_id)
+        name = finalise(name * GOLDEN_GAMMA + prefix_id)
         if record.hash_id_ends is not None:
-            name = _mix(name, id_start)  # the same id may begin elsewhere in another prompt
+            name = finalise(name * GOLDEN_GAMMA + id_start)  # the same id may begin elsewhere in another prompt
             id_start = id_end
         if record.images:
             ends = range((first_block + 1) * block_size, end_block * block_size + 1, block_size)
@@ -107,14 +108,6 @@ def _id_runs(record: RequestRecord, prefix_ids: Iterable[int], block_size: int) 
 
 def _name(what: Any) -> int:
     return int.from_bytes(blake2b(repr(what).encode(), digest_size=8).digest())
-
-
-def _mix(name: int, number: int) -> int:
-    """A name made of a name and a number (the finaliser of SplitMix64, Steele et al., OOPSLA 2014)."""
-    mixed = (name * 0x9E3779B97F4A7C15 + number) & 0xFFFFFFFFFFFFFFFF
-    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-    return mixed ^ (mixed >> 31)
 
 
 def _images_before(record: RequestRecord, end_tokens: int) -> tuple[tuple[str, int], ...]:
