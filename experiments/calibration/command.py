@@ -74,8 +74,6 @@ _LIMITS = {"cpu": _Limits(4096, 32, 2048), "cuda": _Limits(32768, 256, 8192)}
 
 def _measure(options: CalibrateOptions) -> tuple[list[MeasuredStep], dict[str, Any]]:
     with device_errors():
-        import scipy.optimize  # noqa: F401 - the fit needs it: who lacks it is told before minutes are spent
-
         model = load_device_model(options, options.model, options.seed)
         config = _config(options, model)
         executor = model.executor(config, records=True)

@@ -49,7 +49,7 @@ def show(*parts: Part) -> None:
     for part in parts:
         if isinstance(part, str):
             print(part)
-        elif sys.stdout.isatty():
+        elif sys.stdout and sys.stdout.isatty():
             _print_to_terminal(part)
         else:
             print(as_text(part))

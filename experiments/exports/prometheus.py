@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.latencies import SERVED
 from kvtwin.sim.recording import NEVER
 from kvtwin.workloads.time_units import SECOND_NS
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 _TTFT_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
@@ -39,39 +42,58 @@ _BLOCK_TIMES = {
 }
 _PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 
+_LABELS = ("engine", "model_name")
+_ENGINE = "0"
+
 Values = NDArray[Any]
 
 
 def export(run: Run, file: IO[str]) -> None:
     """Write the text."""
-    labels = {"engine": "0", "model_name": str(run.configuration["model"])}
-    for line in chain(_gauges(run, labels), _counters(run, labels), _histograms(run, labels)):
-        file.write(line + "\n")
+    from prometheus_client import generate_latest
+    from prometheus_client.registry import Collector
+
+    class Metrics(Collector):
+        def collect(self) -> Iterator[Metric]:
+            model = str(run.configuration["model"])
+            return chain(_gauges(run, model), _counters(run, model), _histograms(run, model))
+
+    file.write(generate_latest(Metrics()).decode("utf-8"))
 
 
-def _gauges(run: Run, labels: dict[str, str]) -> Iterator[str]:
+def _gauges(run: Run, model: str) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
     engine, options = run.configuration["engine"], run.configuration["options"]
     steps = run.steps
     has_steps = len(steps["free_blocks"]) > 0
     usage = 1 - steps["free_blocks"][-1] / (run.num_blocks - 1) if has_steps else 0.0
     running, waiting = (int(steps[name][-1]) if has_steps else 0 for name in ("running", "waiting"))
-    yield from _family("num_requests_running", "gauge", "Requests that run.", [(labels, running)])
-    yield from _family("num_requests_waiting", "gauge", "Requests that wait.", [(labels, waiting)])
-    yield from _family("kv_cache_usage_perc", "gauge", "Share of the cache in use, 1 is all.", [(labels, float(usage))])
+    for name, text, value in (
+        ("num_requests_running", "Requests that run.", running),
+        ("num_requests_waiting", "Requests that wait.", waiting),
+        ("kv_cache_usage_perc", "Share of the cache in use, 1 is all.", usage),
+    ):
+        gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+        gauge.add_metric((_ENGINE, model), float(value))
+        yield gauge
     info = {
         "block_size": engine["block_size"],
         "cache_dtype": options["kv_cache_dtype"],
         "enable_prefix_caching": engine["enable_prefix_caching"],
-        "engine": 0,
+        "engine": _ENGINE,
         "gpu_memory_utilization": options["gpu_memory_utilization"],
         "num_gpu_blocks": engine["num_blocks"],
         "prefix_caching_hash_algo": engine["prefix_caching_hash_algo"],
     }
-    texts = {name: str(value) for name, value in info.items()}
-    yield from _family("cache_config_info", "gauge", "How the cache is set up.", [(texts, 1)])
+    gauge = GaugeMetricFamily("vllm:cache_config_info", "How the cache is set up.", labels=tuple(info))
+    gauge.add_metric([str(value) for value in info.values()], 1)
+    yield gauge
 
 
-def _counters(run: Run, labels: dict[str, str]) -> Iterator[str]:
+def _counters(run: Run, model: str) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
     summary, requests = run.summary, run.requests
     started = requests["first_token_ns"] != NEVER
     prompt_tokens = int(requests["prompt_tokens"][started].sum())
@@ -90,17 +112,20 @@ def _counters(run: Run, labels: dict[str, str]) -> Iterator[str]:
     }
     for name, (text, count) in counts.items():
         if count is not None:
-            yield from _family(f"{name}_total", "counter", text, [(labels, count)])
+            counter = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+            counter.add_metric((_ENGINE, model), count)
+            yield counter
+    served = CounterMetricFamily(
+        "vllm:request_success", "Requests served to their end.", labels=(*_LABELS, "finished_reason")
+    )
     reasons, numbers = np.unique(requests["finish_reason"].astype(str), return_counts=True)
-    ended = [
-        (labels | {"finished_reason": str(reason)}, int(number))
-        for reason, number in zip(reasons, numbers, strict=True)
-        if reason in SERVED
-    ]
-    yield from _family("request_success_total", "counter", "Requests served to their end.", ended)
+    for reason, number in zip(reasons.tolist(), numbers.tolist(), strict=True):
+        if reason in SERVED:
+            served.add_metric((_ENGINE, model, reason), number)
+    yield served
 
 
-def _histograms(run: Run, labels: dict[str, str]) -> Iterator[str]:
+def _histograms(run: Run, model: str) -> Iterator[Metric]:
     requests = run.requests
     served = np.isin(requests["finish_reason"], SERVED)
     rows = {name: column[served] for name, column in requests.items() if column.dtype.kind == "i"}
@@ -138,44 +163,24 @@ def _histograms(run: Run, labels: dict[str, str]) -> Iterator[str]:
         pauses_s = np.fromiter(chain.from_iterable(inter_token_latencies_ns(run)), dtype=np.int64) / SECOND_NS
         found.append(("inter_token_latency_seconds", "Between deliveries to a request.", pauses_s, _PER_TOKEN_S))
     for name, text, values, buckets in found:
-        yield from _histogram(name, text, labels, values, buckets)
+        at_most = np.searchsorted(np.sort(values), buckets, side="right").tolist()
+        counts = dict(zip((*map(str, buckets), "+Inf"), (*at_most, len(values)), strict=True))
+        yield _histogram(name, text, model, counts, float(values.sum()))
     for name, text in _BLOCK_TIMES.items():
         if measured := run.summary.get(name):
-            bounds = (bound if bound == "+Inf" else str(float(bound)) for bound in measured["buckets"])
-            yield from _counted(
-                name, text, labels, dict(zip(bounds, measured["buckets"].values(), strict=True)), measured["sum"]
-            )
+            counts = {
+                bound if bound == "+Inf" else str(float(bound)): count for bound, count in measured["buckets"].items()
+            }
+            yield _histogram(name, text, model, counts, measured["sum"])
 
 
-def _histogram(name: str, text: str, labels: dict[str, str], values: Values, buckets: Sequence[float]) -> Iterator[str]:
-    at_most = np.searchsorted(np.sort(values), buckets, side="right").tolist()
-    counts = dict(zip((*map(str, buckets), "+Inf"), (*at_most, len(values)), strict=True))
-    yield from _counted(name, text, labels, counts, float(values.sum()))
+def _histogram(name: str, text: str, model: str, counts: dict[str, int], total: float) -> Metric:
+    """From cumulative counts by upper bound."""
+    from prometheus_client.core import HistogramMetricFamily
 
-
-def _counted(name: str, text: str, labels: dict[str, str], counts: dict[str, int], total: float) -> Iterator[str]:
-    """A histogram from its cumulative counts by upper bound."""
-    yield from _head(name, "histogram", text)
-    for bucket, count in counts.items():
-        yield _sample(f"{name}_bucket", labels | {"le": bucket}, count)
-    yield _sample(f"{name}_count", labels, counts["+Inf"])
-    yield _sample(f"{name}_sum", labels, total)
-
-
-def _family(name: str, kind: str, text: str, samples: Sequence[tuple[dict[str, str], float]]) -> Iterator[str]:
-    yield from _head(name, kind, text)
-    for labels, value in samples:
-        yield _sample(name, labels, value)
-
-
-def _head(name: str, kind: str, text: str) -> tuple[str, str]:
-    return f"# HELP vllm:{name} {text}", f"# TYPE vllm:{name} {kind}"
-
-
-def _sample(name: str, labels: dict[str, str], value: float) -> str:
-    escaped = {key: text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for key, text in labels.items()}
-    inside = ",".join(f'{key}="{text}"' for key, text in escaped.items())
-    return f"vllm:{name}{{{inside}}} {value!r}"
+    histogram = HistogramMetricFamily(f"vllm:{name}", text, labels=_LABELS)
+    histogram.add_metric((_ENGINE, model), list(counts.items()), total)
+    return histogram
 
 
 def _one_two_five(most: int) -> list[float]:

@@ -1,6 +1,5 @@
 """``kvtwin calibrate``: from real steps on a CPU to a file that predicts them. No test asks how long a step takes."""
 
-import sys
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,6 @@ from kvtwin.sim.step_shape import StepShape
 from tests.sim.measured_run import measure
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
-pytest.importorskip("scipy", reason="the fit needs scipy, of the extra gpu")
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.calibration import command as calibrate
@@ -163,10 +161,3 @@ def test_a_device_that_pads_its_batches():
     }  # fmt: skip
     decode = fit(steps).coefficients["decode"]
     assert (decode["padded_up_to"], list(decode["base_ns"])) == (8, [1, 2, 4, 8])
-
-
-def test_who_lacks_scipy_is_told_before_anything_is_measured(kvtwin, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    monkeypatch.delitem(sys.modules, "scipy.optimize", raising=False)
-    monkeypatch.setattr("kvtwin.experiments.calibration.command.measured_steps", lambda *_: pytest.fail("was measured"))
-    kvtwin("calibrate").complains("needs scipy", "pip install 'kvtwin[gpu]'")

@@ -9,8 +9,6 @@ from kvtwin.experiments.calibration.fit import Calibration, MeasuredStep, calibr
 from kvtwin.sim.calibrated import CalibratedStepTime
 from kvtwin.sim.step_shape import StepShape
 
-pytest.importorskip("scipy", reason="the fit needs scipy, of the extra gpu")
-
 TRUTH = {
     "model": "calibrated",
     "decode": {

@@ -12,7 +12,7 @@ from kvtwin.experiments.commands.registry import COMMANDS
 from kvtwin.experiments.options.fields import fields_of
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row
 
-HEAVY = ("numpy", "pandas", "pyarrow", "simpy", "yaml", "tqdm", "torch", "numba")
+HEAVY = ("numpy", "pandas", "pyarrow", "simpy", "yaml", "tqdm", "torch", "jinja2", "plotly", "scipy")
 
 
 def test_help_imports_nothing_heavy():
