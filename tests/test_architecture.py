@@ -255,8 +255,12 @@ CARRIED = (
     "experiments/catalogue/gpus.yaml",
     "experiments/catalogue/configs/llama-3.1-8b.json",
     "experiments/report_page/block_map.html",
+    "experiments/report_page/macros.html.j2",
+    "experiments/report_page/page.html.j2",
     "experiments/report_page/report.css",
     "experiments/report_page/report.js",
+    "experiments/report_page/run.html.j2",
+    "experiments/report_page/sweep.html.j2",
 )
 
 

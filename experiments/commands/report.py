@@ -23,10 +23,10 @@ def run(options: ReportOptions) -> int:
     from kvtwin.experiments.report_page.pages import page_of
 
     path = options.out or options.folder / "report.html"
-    page = page_of(options.folder)
+    html = page_of(options.folder)
     try:
         with whole_file(path) as partial:
-            partial.write_text(page.html(), encoding="utf-8")
+            partial.write_text(html, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out {path}: {error.strerror or error}") from None
     print(path)

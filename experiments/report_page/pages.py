@@ -16,47 +16,39 @@ from kvtwin.experiments.records.options import options_of_run
 from kvtwin.experiments.records.reader import Run, written_by_this_version
 from kvtwin.experiments.report_page import run_figures, sweep_figures
 from kvtwin.experiments.report_page.block_map import block_map
-from kvtwin.experiments.report_page.page import Page
+from kvtwin.experiments.report_page.page import page
 from kvtwin.experiments.report_page.words import sentences, tiles
 from kvtwin.experiments.runs.text import bench_lines, cache_lines
 from kvtwin.experiments.sweeps.folder import read_sweep, read_sweep_points
 
 
-def page_of(folder: Path) -> Page:
-    """The page about what ``folder`` holds. UserError: neither a run nor a sweep, or of another version."""
+def page_of(folder: Path) -> str:
+    """The HTML page about what ``folder`` holds. UserError: neither a run nor a sweep, or of another version."""
     with written_by_this_version(folder):
         return _of_sweep(folder) if (folder / "sweep.yaml").is_file() else _of_run(Run(folder))
 
 
-def _of_run(run: Run) -> Page:
+def _of_run(run: Run) -> str:
     summary, configuration = run.summary, run.configuration
-    page = Page(run.title)
-    page.tiles(tiles(summary))
-    page.items(summary["verdicts"], "verdicts")
-    page.items(sentences(summary), "sentences")
-    page.heading("Timeline")
-    page.figure("timeline", run_figures.timeline(run), 620)
-    if figure := run_figures.hit_rate(run):
-        page.heading("Hit rate")
-        page.figure("hit-rate", figure)
-    if figure := run_figures.token_sources([summary], [""]):
-        page.heading("Where prompt tokens come from")
-        page.figure("token-sources", figure, 190)
-    page.heading("Latencies")
-    page.figure("latencies", run_figures.latencies(run))
-    page.heading("Block map")
-    if has_events(run.path):
-        page.block_map(block_map(run))
-    else:
-        page.paragraph("Not recorded: replay with --events to see what becomes of the blocks.")
-    page.heading("All figures")
     options = options_of_run(configuration)
-    page.preformatted("\n".join([*bench_lines(summary, options), *cache_lines(summary)]))
-    page.heading("How to reproduce")
-    page.preformatted(f"{command_line(configuration['command'], options)} --out RUN")
-    page.paragraph(f"kvtwin {configuration['kvtwin_version']}, which models vLLM {configuration['vllm_version']}.")
-    page.preformatted(yaml.safe_dump(configuration, sort_keys=False), "configuration")
-    return page
+    return page(
+        "run.html.j2",
+        figures={
+            "timeline": run_figures.timeline(run),
+            "hit-rate": run_figures.hit_rate(run),
+            "token-sources": run_figures.token_sources([summary], [""]),
+            "latencies": run_figures.latencies(run),
+        },
+        block_map=block_map(run) if has_events(run.path) else None,
+        title=run.title,
+        tiles=tiles(summary),
+        verdicts=summary["verdicts"],
+        sentences=sentences(summary),
+        text="\n".join([*bench_lines(summary, options), *cache_lines(summary)]),
+        command=command_line(configuration["command"], options),
+        version=f"kvtwin {configuration['kvtwin_version']}, which models vLLM {configuration['vllm_version']}.",
+        configuration=yaml.safe_dump(configuration, sort_keys=False),
+    )
 
 
 _COLUMNS = {
@@ -71,36 +63,37 @@ _COLUMNS = {
 """Keys of the summary that the table of a sweep shows."""
 
 
-def _of_sweep(folder: Path) -> Page:
+def _of_sweep(folder: Path) -> str:
     axes, rows = read_sweep(folder)
     description, points = read_sweep_points(folder)
-    page = Page(f"Sweep over {', '.join(axes)}" if axes else "Sweep")
-    if description:
-        page.paragraph(description)
-    failed = [row for row in rows if row.get("error") is not None]
-    page.items([f"Point {row['point']} failed: {row['error']}" for row in failed], "verdicts")
     done = [row for row in rows if row.get("error") is None]
-    page.heading("Points")
-    names = [*axes, *_COLUMNS]
-    cells = [[(_text(row.get(name)), row.get(name)) for name in names] for row in rows]
-    page.table([*axes, *_COLUMNS.values()], cells)
     varied = [name for name in axes if len({str(row.get(name)) for row in done}) > 1]
     numbers = [name for name in varied if all(is_number(row.get(name)) for row in done)]
+    figures: dict[str, run_figures.Figure | None] = {}
+    sections = []
     for name in numbers:
-        page.heading(f"Over {name}")
-        others = tuple(other for other in varied if other != name)
-        page.figure(f"over-{name}", sweep_figures.lines(done, name, others), 640)
+        figures[f"over-{name}"] = sweep_figures.lines(done, name, tuple(other for other in varied if other != name))
+        sections.append((f"over-{name}", f"Over {name}", 640))
     if len(varied) == 2:
         for x, y in combinations(numbers, 2):
-            page.heading(f"{x} by {y}")
-            page.figure(f"{x}-by-{y}", sweep_figures.heatmap(done, x, y), 380)
+            figures[f"{x}-by-{y}"] = sweep_figures.heatmap(done, x, y)
+            sections.append((f"{x}-by-{y}", f"{x} by {y}", 380))
     labels = [", ".join(f"{name} {row.get(name)}" for name in axes) for row in done]
     if figure := run_figures.token_sources(done, labels):
-        page.heading("Where prompt tokens come from")
-        page.figure("token-sources", figure, 150 + 26 * len(done))
-    page.heading("How to reproduce")
-    page.preformatted("\n".join(shlex.join(["kvtwin", "replay", *point]) for point in points), "one replay per point")
-    return page
+        figures["token-sources"] = figure
+        sections.append(("token-sources", "Where prompt tokens come from", 150 + 26 * len(done)))
+    return page(
+        "sweep.html.j2",
+        figures=figures,
+        block_map=None,
+        title=f"Sweep over {', '.join(axes)}" if axes else "Sweep",
+        description=description,
+        failures=[f"Point {row['point']} failed: {row['error']}" for row in rows if row.get("error") is not None],
+        columns=[*axes, *_COLUMNS.values()],
+        rows=[[(_text(row.get(name)), row.get(name)) for name in (*axes, *_COLUMNS)] for row in rows],
+        sections=sections,
+        commands=[shlex.join(["kvtwin", "replay", *point]) for point in points],
+    )
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,9 @@
-"""Figures of one run for the page, as data and layout of the plotting library (plotly.js)."""
+"""Figures of one run for the page."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,34 +15,35 @@ from kvtwin.experiments.runs.latencies import SERVED
 from kvtwin.sim.recording import NEVER
 from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
 _MOST_POINTS = 1_500
 """Points of a line: more cannot be told apart, and make the page large."""
 
 _RECENT_REQUESTS = 1_000
 
-Figure = dict[str, Any]
+Figure: TypeAlias = "go.Figure"
 Values = NDArray[Any]
 
 
-def layout(**settings: Any) -> dict[str, Any]:
-    """What all figures share."""
-    return {
+def styled(**layout: Any) -> Figure:
+    """A figure without data, in the style that all share."""
+    import plotly.graph_objects as go
+
+    shared = {
         "colorway": list(COLOURS),
         "font": {"family": "system-ui, sans-serif", "size": 13},
         "hovermode": "x unified",
-        "legend": _LEGEND,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "margin": {"l": 70, "r": 20, "t": 40, "b": 50},
-        "template": {"layout": {"xaxis": _AXIS, "yaxis": _AXIS}},
-    } | settings
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+    }
+    return go.Figure(layout={"template": {"layout": shared}} | layout)
 
 
-_LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 _AXIS = {"gridcolor": "#e5e5e5", "linecolor": "#999", "zeroline": False, "ticks": "outside"}
-
-
-def axis(title: str, **settings: Any) -> dict[str, Any]:
-    """An axis with a title."""
-    return _AXIS | {"title": {"text": title}} | settings
 
 
 def timeline(run: Run) -> Figure:
@@ -49,21 +51,17 @@ def timeline(run: Run) -> Figure:
     steps = run.steps
     seconds = steps["end_ns"] / SECOND_NS
     usage = 100 * (1 - steps["free_blocks"] / (run.num_blocks - 1))
-    data = [
-        *_band(seconds, usage, "cache in use (%)", 0, "y"),
-        *_band(seconds, steps["running"], "running", 2, "y2"),
-        *_band(seconds, steps["waiting"], "waiting", 1, "y2"),
-        *_steps_line(seconds, np.cumsum(steps["preempted"]), "preemptions so far", 3, "y3"),
-    ]
-    return {
-        "data": data,
-        "layout": layout(
-            xaxis=axis("simulated time (s)", anchor="y3"),
-            yaxis=axis("cache in use (%)", domain=[0.7, 1], range=[0, 102]),
-            yaxis2=axis("requests", domain=[0.35, 0.65], rangemode="tozero"),
-            yaxis3=axis("preemptions", domain=[0, 0.3], rangemode="tozero"),
-        ),
-    }
+    drawn = styled(
+        xaxis={"title": "simulated time (s)", "anchor": "y3"},
+        yaxis={"title": "cache in use (%)", "domain": [0.7, 1], "range": [0, 102]},
+        yaxis2={"title": "requests", "domain": [0.35, 0.65], "rangemode": "tozero"},
+        yaxis3={"title": "preemptions", "domain": [0, 0.3], "rangemode": "tozero"},
+    )
+    _add_band(drawn, seconds, usage, "cache in use (%)", 0, "y")
+    _add_band(drawn, seconds, steps["running"], "running", 2, "y2")
+    _add_band(drawn, seconds, steps["waiting"], "waiting", 1, "y2")
+    _add_steps(drawn, seconds, np.cumsum(steps["preempted"]), "preemptions so far", 3, "y3")
+    return drawn
 
 
 def hit_rate(run: Run) -> Figure | None:
@@ -79,14 +77,12 @@ def hit_rate(run: Run) -> Figure | None:
     recent_hits, recent_queries = (
         sums - np.concatenate((np.zeros(window), sums))[: len(sums)] for sums in (hits, queries)
     )
-    data = [
-        *_steps_line(seconds, 100 * hits / queries, "since the start", 0, "y"),
-        *_steps_line(seconds, 100 * recent_hits / recent_queries, f"of the last {window:,} requests", 1, "y"),
-    ]
-    return {
-        "data": data,
-        "layout": layout(xaxis=axis("simulated time (s)"), yaxis=axis("prompt tokens hit (%)", rangemode="tozero")),
-    }
+    drawn = styled(
+        xaxis={"title": "simulated time (s)"}, yaxis={"title": "prompt tokens hit (%)", "rangemode": "tozero"}
+    )
+    _add_steps(drawn, seconds, 100 * hits / queries, "since the start", 0)
+    _add_steps(drawn, seconds, 100 * recent_hits / recent_queries, f"of the last {window:,} requests", 1)
+    return drawn
 
 
 def token_sources(summaries: list[dict[str, Any]], names: list[str]) -> Figure | None:
@@ -94,31 +90,33 @@ def token_sources(summaries: list[dict[str, Any]], names: list[str]) -> Figure |
     totals = [sum(summary.get(key) or 0 for key in TOKEN_SOURCES) for summary in summaries]
     if not any(totals):
         return None
-    data = []
+    drawn = styled(
+        barmode="stack",
+        hovermode="closest",
+        legend={"traceorder": "normal"},
+        xaxis={"title": "prompt tokens (%)", "range": [0, 100]},
+        yaxis={"type": "category", "autorange": "reversed", "automargin": True, "ticks": ""},
+    )
     for key, (title, colour) in TOKEN_SOURCES.items():
         counts = [summary.get(key) or 0 for summary in summaries]
         if any(counts):
             shares = [100 * count / max(1, total) for count, total in zip(counts, totals, strict=True)]
-            data.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "name": title,
-                    "x": [float(f"{share:.6g}") for share in shares],
-                    "y": names,
-                    "marker": {"color": colour},
-                    "customdata": counts,
-                    "hovertemplate": "%{customdata:,} tokens, %{x:.2f} %",
-                }
+            drawn.add_bar(
+                orientation="h",
+                name=title,
+                x=rounded(shares),
+                y=names,
+                marker_color=colour,
+                customdata=counts,
+                hovertemplate="%{customdata:,} tokens, %{x:.2f} %",
             )
-    axes = {"xaxis": axis("prompt tokens (%)", range=[0, 100]), "yaxis": _AXIS | {"type": "category"}}
-    axes["yaxis"] |= {"autorange": "reversed", "automargin": True, "ticks": ""}
-    legend = _LEGEND | {"traceorder": "normal"}
-    return {"data": data, "layout": layout(barmode="stack", hovermode="closest", legend=legend, **axes)}
+    return drawn
 
 
 def latencies(run: Run) -> Figure:
     """How many requests waited at most so long: for the first token, per further token, for the last."""
+    from plotly.subplots import make_subplots
+
     requests = run.requests
     served = (requests["first_token_ns"] != NEVER) & np.isin(requests["finish_reason"], SERVED)
     arrival, first, finish = (requests[name][served] for name in ("arrival_ns", "first_token_ns", "finish_ns"))
@@ -129,61 +127,55 @@ def latencies(run: Run) -> Figure:
         ("time per output token (ms)", (finish - first)[several] / (outputs[several] - 1) / MILLISECOND_NS),
         ("end to end (s)", (finish - arrival) / SECOND_NS),
     )
-    data, axes = [], {}
-    for index, (title, values) in enumerate(columns):
-        suffix = str(index + 1) if index else ""
+    drawn = make_subplots(1, 3, figure=styled(hovermode="closest"), shared_yaxes=True, horizontal_spacing=0.035)
+    for column, (title, values) in enumerate(columns, 1):
         percents = np.linspace(0, 100, min(len(values), 1_000)) if len(values) else np.zeros(0)
         quantiles = np.percentile(values, percents, method="inverted_cdf") if len(values) else percents
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": title,
-                "showlegend": False,
-                "x": _rounded(quantiles),
-                "y": _rounded(percents),
-                "xaxis": f"x{suffix}",
-                "line": {"color": COLOURS[0]},
-                "hovertemplate": "%{y:.1f} % within %{x:,.3f}<extra></extra>",
-            }
+        drawn.add_scatter(
+            mode="lines",
+            name=title,
+            showlegend=False,
+            x=rounded(quantiles),
+            y=rounded(percents),
+            line_color=COLOURS[0],
+            hovertemplate="%{y:.1f} % within %{x:,.3f}<extra></extra>",
+            row=1,
+            col=column,
         )
-        axes[f"xaxis{suffix}"] = axis(title, domain=[index * 0.345, index * 0.345 + 0.31], rangemode="tozero")
-    return {"data": data, "layout": layout(hovermode="closest", yaxis=axis("requests (%)", range=[0, 101]), **axes)}
+        drawn.update_xaxes(title=title, rangemode="tozero", col=column)
+    drawn.update_yaxes(range=[0, 101])
+    drawn.update_yaxes(title="requests (%)", col=1)
+    return drawn
 
 
-def _band(seconds: Values, values: Values, name: str, colour: int, y_axis: str) -> list[dict[str, Any]]:
+def _add_band(figure: Figure, seconds: Values, values: Values, name: str, colour: int, y_axis: str) -> None:
     """A line; where it has too many points, their mean over the band between the least and the most of each stretch."""
     if len(values) <= _MOST_POINTS:
-        return _steps_line(seconds, values, name, colour, y_axis)
+        _add_steps(figure, seconds, values, name, colour, y_axis)
+        return
     edges = np.linspace(0, len(values), _MOST_POINTS // 2 + 1).astype(int)[:-1]
     means = np.add.reduceat(values, edges) / np.diff([*edges, len(values)])
-    outer = {"hoverinfo": "skip", "showlegend": False, "legendgroup": name}
-    low = _line(seconds[edges], np.minimum.reduceat(values, edges), name, colour, y_axis) | outer
-    high = _line(seconds[edges], np.maximum.reduceat(values, edges), name, colour, y_axis) | outer
-    for edge in (low, high):
-        edge["line"] = edge["line"] | {"width": 0}
-    high |= {"fill": "tonexty", "fillcolor": COLOURS[colour] + "55"}
-    return [low, high, _line(seconds[edges], means, name, colour, y_axis) | {"legendgroup": name}]
+    outer = {"hoverinfo": "skip", "showlegend": False, "legendgroup": name, "line_width": 0}
+    filled = {"fill": "tonexty", "fillcolor": COLOURS[colour] + "55"}
+    _add_line(figure, seconds[edges], np.minimum.reduceat(values, edges), name, colour, y_axis, **outer)
+    _add_line(figure, seconds[edges], np.maximum.reduceat(values, edges), name, colour, y_axis, **outer, **filled)
+    _add_line(figure, seconds[edges], means, name, colour, y_axis, legendgroup=name)
 
 
-def _steps_line(seconds: Values, values: Values, name: str, colour: int, y_axis: str) -> list[dict[str, Any]]:
+def _add_steps(figure: Figure, seconds: Values, values: Values, name: str, colour: int, y_axis: str = "y") -> None:
     """A line through as many of the points as can be told apart, the last among them."""
-    chosen = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).astype(int)) if len(values) else []
-    return [_line(seconds[chosen], values[chosen], name, colour, y_axis)] if len(values) else []
+    if len(values):
+        chosen = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).astype(int))
+        _add_line(figure, seconds[chosen], values[chosen], name, colour, y_axis)
 
 
-def _line(x: Values, y: Values, name: str, colour: int, y_axis: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": _rounded(x),
-        "y": _rounded(y),
-        "yaxis": y_axis,
-        "line": {"color": COLOURS[colour], "shape": "hv", "width": 1.5},
-    }
+def _add_line(
+    figure: Figure, x: Values, y: Values, name: str, colour: int, y_axis: str, *, line_width: float = 1.5, **more: Any
+) -> None:
+    line = {"color": COLOURS[colour], "shape": "hv", "width": line_width}
+    figure.add_scatter(mode="lines", name=name, x=rounded(x), y=rounded(y), yaxis=y_axis, line=line, **more)
 
 
-def _rounded(values: Values) -> list[float]:
+def rounded(values: Iterable[float]) -> list[float]:
     """Numbers as short as they can be without anything to be seen getting lost."""
-    return [float(f"{value:.6g}") for value in values.tolist()]
+    return [float(f"{value:.6g}") for value in values]
