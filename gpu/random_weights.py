@@ -8,9 +8,6 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from kvtwin.gpu.decoder_config import DecoderConfig
-from kvtwin.gpu.decoder_weights import DecoderWeights, build_weights
-
 _EMBEDDING_STD = 0.06
 _GAINS = {"q_proj": sqrt(2), "k_proj": sqrt(2), "down_proj": 1.7}
 """What a matrix does to the size of a normalised input; 1 for those not named. Queries and keys of sqrt(2) give scores
@@ -48,8 +45,3 @@ class RandomWeights:
         if part == "embed_tokens" or name.endswith(".bias"):
             return values.mul_(_EMBEDDING_STD)
         return values.mul_(_GAINS.get(part, 1.0) / sqrt(shape[1]))
-
-
-def random_weights(config: DecoderConfig, seed: int, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
-    """Random weights for a decoder."""
-    return build_weights(config, RandomWeights(seed, device), device, dtype)

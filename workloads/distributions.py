@@ -47,13 +47,3 @@ class LogNormal:
 
     def draw(self, rng: np.random.Generator) -> int:
         return min(max(round(rng.lognormal(math.log(self.median), self.sigma)), self.low), self.high)
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """One of ``values``, all equally likely; a value that occurs twice is twice as likely."""
-
-    values: tuple[int, ...]
-
-    def draw(self, rng: np.random.Generator) -> int:
-        return self.values[int(rng.integers(len(self.values)))]

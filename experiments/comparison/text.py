@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvtwin.experiments.comparison.facts import Row
-from kvtwin.experiments.display.cells import cell_text
 from kvtwin.experiments.display.tables import Part, table
+from kvtwin.experiments.display.values import cell_text
 
 _WIDEST_CELL = 40
 

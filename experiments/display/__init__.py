@@ -1,1 +1,1 @@
-"""How values look to people: cells of tables, colours."""
+"""How things look to people: tables of text, values, colours."""

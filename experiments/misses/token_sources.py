@@ -1,6 +1,6 @@
 """What becomes of prompt tokens, as pictures and pages show it: hits, and misses by their source."""
 
-from kvtwin.experiments.display.palette import COLOURS
+from kvtwin.experiments.display.values import COLOURS
 from kvtwin.experiments.misses.text import LABELS
 
 TOKEN_SOURCES = {

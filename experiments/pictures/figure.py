@@ -11,7 +11,7 @@ mpl.use("agg")
 
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.display.palette import COLOURS
+from kvtwin.experiments.display.values import COLOURS
 from kvtwin.experiments.files.whole import whole_file
 
 KINDS: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}

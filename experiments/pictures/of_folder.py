@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from kvtwin.experiments.display.cells import is_number
+from kvtwin.experiments.display.values import is_number
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.pictures import run as run_pictures
 from kvtwin.experiments.pictures import shares

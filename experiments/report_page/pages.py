@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kvtwin.experiments.display.cells import cell_text, is_number
+from kvtwin.experiments.display.values import cell_text, is_number
 from kvtwin.experiments.options.reading import command_line
 from kvtwin.experiments.records.event_file import has_events
 from kvtwin.experiments.records.options import options_of_run

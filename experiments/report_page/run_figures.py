@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtwin.experiments.display.palette import COLOURS
+from kvtwin.experiments.display.values import COLOURS
 from kvtwin.experiments.misses.token_sources import TOKEN_SOURCES
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.latencies import SERVED
@@ -43,7 +43,7 @@ def styled(**layout: Any) -> Figure:
     return go.Figure(layout={"template": {"layout": shared}} | layout)
 
 
-_AXIS = {"gridcolor": "#e5e5e5", "linecolor": "#999", "zeroline": False, "ticks": "outside"}
+_AXIS = {"gridcolor": "#e5e5e5", "linecolor": "#999", "showline": True, "zeroline": False, "ticks": "outside"}
 
 
 def timeline(run: Run) -> Figure:
@@ -155,8 +155,8 @@ def _add_band(figure: Figure, seconds: Values, values: Values, name: str, colour
         return
     edges = np.linspace(0, len(values), _MOST_POINTS // 2 + 1).astype(int)[:-1]
     means = np.add.reduceat(values, edges) / np.diff([*edges, len(values)])
-    outer = {"hoverinfo": "skip", "showlegend": False, "legendgroup": name, "line_width": 0}
-    filled = {"fill": "tonexty", "fillcolor": COLOURS[colour] + "55"}
+    outer: dict[str, Any] = {"hoverinfo": "skip", "showlegend": False, "legendgroup": name, "line_width": 0}
+    filled: dict[str, Any] = {"fill": "tonexty", "fillcolor": COLOURS[colour] + "55"}
     _add_line(figure, seconds[edges], np.minimum.reduceat(values, edges), name, colour, y_axis, **outer)
     _add_line(figure, seconds[edges], np.maximum.reduceat(values, edges), name, colour, y_axis, **outer, **filled)
     _add_line(figure, seconds[edges], means, name, colour, y_axis, legendgroup=name)

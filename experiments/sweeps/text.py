@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtwin.experiments.display.cells import cell_text
 from kvtwin.experiments.display.tables import Part, table
+from kvtwin.experiments.display.values import cell_text
 from kvtwin.experiments.errors import nearest
 from kvtwin.experiments.sweeps.spec import SweepSpec
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from kvtwin.experiments.display.cells import cell_text
 from kvtwin.experiments.display.tables import Part, table
+from kvtwin.experiments.display.values import cell_text
 from kvtwin.experiments.validation.facts import DECISIONS
 
 _LATENCY_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E latency"}

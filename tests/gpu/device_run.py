@@ -15,9 +15,10 @@ from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.gpu.attention import Attention
 from kvtwin.gpu.decoder import Decoder
-from kvtwin.gpu.decoder_config import TINY
+from kvtwin.gpu.decoder_config import TINY, DecoderConfig
+from kvtwin.gpu.decoder_weights import DecoderWeights, build_weights
 from kvtwin.gpu.executor import DeviceExecutor
-from kvtwin.gpu.random_weights import random_weights
+from kvtwin.gpu.random_weights import RandomWeights
 from kvtwin.gpu.torch_attention import TorchAttention
 
 CPU = torch.device("cpu")
@@ -33,6 +34,11 @@ SMALL = replace(
     head_dim=16,
     vocab_size=256,
 )
+
+
+def random_weights(config: DecoderConfig, seed: int, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
+    """Random weights for a decoder."""
+    return build_weights(config, RandomWeights(seed, device), device, dtype)
 
 
 def small_decoder(seed: int = 0, dtype: torch.dtype = torch.float32) -> Decoder:

@@ -9,9 +9,9 @@ from kvtwin.gpu.attention import AttentionBatch
 from kvtwin.gpu.decoder import Decoder
 from kvtwin.gpu.decoder_config import TINY
 from kvtwin.gpu.errors import OutOfDeviceMemory
-from kvtwin.gpu.random_weights import random_weights
 from kvtwin.gpu.rope import Rope
 from kvtwin.gpu.torch_attention import TorchAttention
+from tests.gpu.device_run import random_weights
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16

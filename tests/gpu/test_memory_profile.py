@@ -8,8 +8,8 @@ from kvtwin.gpu.decoder import Decoder
 from kvtwin.gpu.decoder_config import read_decoder_config
 from kvtwin.gpu.errors import DeviceError
 from kvtwin.gpu.memory_profile import measured_budget, run_largest_step
-from kvtwin.gpu.random_weights import random_weights
 from kvtwin.gpu.torch_attention import TorchAttention
+from tests.gpu.device_run import random_weights
 
 CPU = torch.device("cpu")
 CONFIG = {

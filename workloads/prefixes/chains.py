@@ -19,10 +19,10 @@ from kvtwin.workloads.mixing import GOLDEN_GAMMA, finalise
 from kvtwin.workloads.request_record import RequestRecord
 
 Run = tuple[int, int]
-"""A name, and how many of its blocks the request has."""
+"""A name of 64 bits, and how many of its blocks the request has.
 
-_NAME_BITS = 64
-"""Two of ten million names are equal by chance with a probability of 3 in a million."""
+Two of ten million names are equal by chance with a probability of 3 in a million.
+"""
 
 
 @dataclass(slots=True)

@@ -6,10 +6,9 @@ import torch
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.gpu.decoder import Decoder
-from kvtwin.gpu.random_weights import random_weights
 from kvtwin.gpu.triton_attention import TritonAttention
 from kvtwin.gpu.triton_layer_ops import TritonLayerOps
-from tests.gpu.device_run import CPU, SMALL, TORCH, Arrival, DeviceRun, alone
+from tests.gpu.device_run import CPU, SMALL, TORCH, Arrival, DeviceRun, alone, random_weights
 
 MODEL = replace(SMALL, head_dim=32)
 
