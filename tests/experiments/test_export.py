@@ -35,7 +35,6 @@ def demo_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "run"
     words = [
         "replay",
-        "demo",
         *command_words(DEMO_OPTIONS),
         "--events",
         "--kv-events",
