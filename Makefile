@@ -5,13 +5,22 @@ BIN := $(VENV)/bin
 DEV_STAMP := $(VENV)/.dev-installed
 CORE_STAMP := $(VENV)/.core-installed
 
-.PHONY: demo test lint parity figures clean
+.PHONY: demo test test-rest test-all lint parity figures clean
 
 demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
 
+# In two parts, which tests/parts.py describes: `test` is the quick one, `test-rest` what it leaves out, `test-all` both.
+PYTEST := $(BIN)/python -m pytest -rs -n 2 --dist loadfile
+
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -rs
+	$(PYTEST) -m "not slow"
+
+test-rest: $(DEV_STAMP)
+	$(PYTEST) -m "slow or hypothesis" --hypothesis-profile thorough
+
+test-all: $(DEV_STAMP)
+	$(PYTEST) --hypothesis-profile thorough
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -17,9 +17,9 @@ class InvariantError(AssertionError):
     """The engine contradicts itself: a bug."""
 
 
-def _require(condition: bool, message: str) -> None:
+def _require(condition: bool, message: str, *about: object) -> None:
     if not condition:
-        raise InvariantError(message)
+        raise InvariantError(message.format(*about))
 
 
 def _drafts_and_tokens(step: Step) -> list[tuple[int, int]]:
@@ -85,62 +85,73 @@ class InvariantChecker:
         _require(set(ids) == set(scheduler.live), "live requests and queues differ")
         _require(len(running) <= scheduler.config.max_running_requests, "more requests run than seats")
         for request in running:
-            _require(request.status is RequestStatus.RUNNING, f"{request} is in running")
+            _require(request.status is RequestStatus.RUNNING, "{} is in running", request)
         for request in waiting:
-            _require(request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), f"{request} is waiting")
-            _require(not request.block_tables, f"{request} waits and holds blocks")
-            _require(request.num_drafts == 0, f"{request} waits and holds drafts")
+            _require(request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), "{} is waiting", request)
+            _require(not request.block_tables, "{} waits and holds blocks", request)
+            _require(request.num_drafts == 0, "{} waits and holds drafts", request)
 
     def _check_requests(self, cache: KVCacheManager) -> None:
         for request in self._scheduler.running:
             _require(
                 0 <= request.num_computed_tokens <= request.num_tokens + request.num_placeholders,
-                f"{request} computed more than there is",
+                "{} computed more than there is",
+                request,
             )
             _require(
                 len(request.block_keys) * self._scheduler.config.hash_block_size <= request.num_tokens,
-                f"{request} has keys of unknown tokens",
+                "{} has keys of unknown tokens",
+                request,
             )
             for index, (table, group) in enumerate(zip(request.block_tables, cache.groups, strict=True)):
                 registered = request.num_registered_blocks[index]
                 _require(
-                    len(table) * group.block_size >= request.num_computed_tokens, f"{request} computed without slots"
+                    len(table) * group.block_size >= request.num_computed_tokens, "{} computed without slots", request
                 )
-                _require(registered * group.block_size <= request.num_tokens, f"{request} registered unknown tokens")
+                _require(registered * group.block_size <= request.num_tokens, "{} registered unknown tokens", request)
                 expected = cache.pool_keys(request, 0, registered, index)
                 actual = [cache.pool.keys[block] for block in table]
-                for key, known in zip(actual, expected, strict=False):
-                    may_lack_key = group.forgets and key == NO_KEY
-                    _require(key == known or may_lack_key, f"{request} has a block under a wrong key")
+                may_lack_key = group.forgets
+                _require(
+                    all(
+                        key == known or (may_lack_key and key == NO_KEY)
+                        for key, known in zip(actual, expected, strict=False)
+                    ),
+                    "{} has a block under a wrong key",
+                    request,
+                )
                 early = [position for position in range(registered, len(table)) if actual[position] != NO_KEY]
                 _require(
                     all(_may_be_registered_by_another(cache, request, index, position) for position in early),
-                    f"{request} has a key too early",
+                    "{} has a key too early",
+                    request,
                 )
                 held = [block for block in table if block != NULL_BLOCK]
-                _require(len(set(held)) == len(held), f"{request} has a block twice")
+                _require(len(set(held)) == len(held), "{} has a block twice", request)
                 most_blocks = group.most_blocks(len(table) * group.block_size)
                 _require(
                     len(held) <= most_blocks or self._scheduler.config.vllm_strict,  # which rejects nobody
-                    f"{request} holds more blocks than it was said to need",
+                    "{} holds more blocks than it was said to need",
+                    request,
                 )
                 needed = table[group.num_dead_blocks(request.num_computed_tokens) :]
                 may_lack_block = group.kind == "chunked_local_attention" and self._scheduler.config.vllm_strict
-                _require(NULL_BLOCK not in needed or may_lack_block, f"{request} lacks a block")
+                _require(NULL_BLOCK not in needed or may_lack_block, "{} lacks a block", request)
 
     def _check_forks(self, cache: KVCacheManager) -> None:
         forks = cache.forks
         if not forks.any_yet:
             return
         for request, num_tokens in forks.unwritten.items():
-            _require(bool(request.block_tables), f"{request} shares blocks and holds none")
-            _require(request.num_computed_tokens == num_tokens, f"{request} shares a block that it has written")
+            _require(bool(request.block_tables), "{} shares blocks and holds none", request)
+            _require(request.num_computed_tokens == num_tokens, "{} shares a block that it has written", request)
         for request in self._scheduler.running:
             if forks.blocks_to_copy(request):
-                _require(bool(forks.unwritten), f"{request} is about to write a block that is not its own")
+                _require(bool(forks.unwritten), "{} is about to write a block that is not its own", request)
                 _require(
                     request.num_slots <= request.num_computed_tokens,
-                    f"{request} has slots in a block that is not its own",
+                    "{} has slots in a block that is not its own",
+                    request,
                 )
 
     def _check_writes(self, step: Step, cache: KVCacheManager) -> None:
@@ -165,7 +176,9 @@ class InvariantChecker:
                     block = table[position]
                     _require(
                         position < request.num_registered_blocks[index] or cache.pool.keys[block] == NO_KEY,
-                        f"{request} writes block {block}, which the cache has under a key",
+                        "{} writes block {}, which the cache has under a key",
+                        request,
+                        block,
                     )
                     if cache.pool.ref_counts[block] == 1:
                         continue
@@ -176,23 +189,27 @@ class InvariantChecker:
                             is_taken_over = source is request or last_written < hit_tokens.get(source, 0)
                             _require(
                                 is_taken_over and other.block_tables[index][position] == block,
-                                f"{request} writes block {block}, which {other} holds too",
+                                "{} writes block {}, which {} holds too",
+                                request,
+                                block,
+                                other,
                             )
 
     def _check_references(self, pool: BlockPool) -> None:
         owners = [request.block_tables for request in self._scheduler.running]
         owners += [pin.tables for pin in self._scheduler.retention.pins.values()]
         held = Counter(block for tables in owners for table in tables for block in table if block != NULL_BLOCK)
-        for block in range(1, pool.num_blocks):
-            _require(pool.ref_counts[block] == held[block], f"block {block}: {pool.ref_counts[block]} references")
+        counted = {block: count for block, count in enumerate(pool.ref_counts) if count}
+        wrong = [block for block in counted.keys() | held.keys() if counted.get(block) != held[block]]
+        _require(not wrong, "blocks {}: references and holders differ", wrong)
 
     def _check_pins(self, pool: BlockPool) -> None:
         retention, keys = self._scheduler.retention, pool.keys
         pins = list(retention.pins.values())
         for session, pin in retention.pins.items():
             pinned = [block for table in pin.tables for block in table]
-            _require(len(set(pinned)) == len(pinned), f"session {session} pins a block twice")
-            _require(all(keys[block] != NO_KEY for block in pinned), f"session {session} pins a block without a key")
+            _require(len(set(pinned)) == len(pinned), "session {} pins a block twice", session)
+            _require(all(keys[block] != NO_KEY for block in pinned), "session {} pins a block without a key", session)
         distinct = {block for pin in pins for table in pin.tables for block in table}
         _require(len(distinct) == retention.num_pinned_blocks, "the number of pinned blocks is wrong")
         ends = [pin.ended_ns for pin in pins]
@@ -202,15 +219,15 @@ class InvariantChecker:
         queue = pool.free_queue()
         _require(len(queue) == len(set(queue)) == pool.num_free_blocks, "the free count and the free queue differ")
         _require(NULL_BLOCK not in queue, "the null block is free")
-        _require(all(pool.ref_counts[block] == 0 for block in queue), "a held block is in the free queue")
+        _require(not any(map(pool.ref_counts.__getitem__, queue)), "a held block is in the free queue")
         _require(pool.num_free_blocks + pool.num_used_blocks == pool.num_usable_blocks, "blocks are lost")
 
     def _check_cache_map(self, cache: KVCacheManager) -> None:
         pool = cache.pool
-        with_key = [block for block in range(pool.num_blocks) if pool.keys[block] != NO_KEY]
+        with_key = [block for block, key in enumerate(pool.keys) if key != NO_KEY]
         _require(len(with_key) == pool.num_hashed_blocks, "the number of blocks with a key is wrong")
         for block in with_key:
-            _require(block in pool.blocks_with_key(pool.keys[block]), f"block {block} is not in the map")
+            _require(block in pool.blocks_with_key(pool.keys[block]), "block {} is not in the map", block)
         distinct = {pool.keys[block] for block in with_key}
         _require(len(distinct) == pool.num_cached_keys, "the map holds keys that no block has")
         _require(
@@ -225,8 +242,8 @@ class InvariantChecker:
         if cache.swap:
             owned = list(cache.swap.pool.free_blocks())
             for request, blocks in cache.swap.owned_blocks():
-                _require(request.status is RequestStatus.PREEMPTED, f"{request} is swapped")
-                _require(not request.block_tables, f"{request} is swapped and holds blocks")
+                _require(request.status is RequestStatus.PREEMPTED, "{} is swapped", request)
+                _require(not request.block_tables, "{} is swapped and holds blocks", request)
                 owned += blocks
             _require(sorted(owned) == list(expected), "host blocks for swapping are lost or owned twice")
         if cache.offload:
@@ -240,8 +257,8 @@ class InvariantChecker:
         _require(set(cache.ranges) == set(self._scheduler.running), "who runs and who has a range differ")
         for request, (start, size) in cache.ranges.items():
             (table,) = request.block_tables
-            _require(table == list(range(start, start + len(table))), f"{request} strays from its range")
-            _require(request.num_computed_tokens <= len(table) <= size, f"{request} lacks slots")
+            _require(table == list(range(start, start + len(table))), "{} strays from its range", request)
+            _require(request.num_computed_tokens <= len(table) <= size, "{} lacks slots", request)
         free = pool.free_ranges()
         held = [(start, start + size) for start, size in cache.ranges.values()]
         end = 1

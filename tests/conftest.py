@@ -3,14 +3,19 @@
 The traces lie beside the repository, never in it; tests that need one skip where it is absent.
 """
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("kvtwin", deadline=None, derandomize=True, database=None)
-settings.load_profile("kvtwin")  # no examples that depend on chance, no failures of a busy machine
+from tests.parts import register_profiles
+
+register_profiles()
+settings.load_profile("quick")  # or what --hypothesis-profile says
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and numpy: pytest's workers share the cores already
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 

@@ -1,12 +1,13 @@
 """D3, S10 and the admission gate: what a request needs to start, and that a refusal changes nothing."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.block_keys import TokenContent
 from kvtwin.engine.request import FinishReason, Request
 from tests.cases.engine_harness import Engine, blocks, shape
+from tests.parts import examples
 
 
 def two_cached_prompts(**config):
@@ -45,7 +46,7 @@ def test_a_failed_allocation_changes_nothing():
     assert engine.cached_prefix([*b, 0]) == 32
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     block_size=st.integers(1, 6),
     idle=st.integers(1, 30),
@@ -127,7 +128,7 @@ def test_a_watermark_keeps_blocks_free_while_something_runs(watermark, admitted)
     assert engine.statistics.num_preemptions == 0
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     usable=st.integers(2, 40),
     watermark=st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.5, 0.9]),

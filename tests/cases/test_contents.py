@@ -22,6 +22,7 @@ from kvtwin.engine.request import FinishReason, Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.engine.speculation import Speculation
 from tests.cases.content_executor import NUM_TOKENS, ContentError, ContentExecutor, Prefix
+from tests.parts import slow_but
 
 EOS = 0
 INFINITE = 700
@@ -247,7 +248,7 @@ class ContentRun:
         return counts
 
 
-@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("groups", slow_but(["all"], GROUPS))
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_every_request_reads_its_own_prefix(memory, groups):
     seen = Counter()
@@ -269,7 +270,7 @@ def test_every_request_reads_its_own_prefix(memory, groups):
     assert all(seen[event] for event in ["preempted", "evicted", *wanted]), seen
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("memory", slow_but(["both"], MEMORIES))
 @pytest.mark.parametrize("method", ["ngram", "eagle"])
 def test_rejected_drafts_are_never_read(memory, method):
     """Speculative decoding: some drafts are wrong, also those of requests that were preempted meanwhile."""
@@ -288,7 +289,7 @@ def test_rejected_drafts_are_never_read(memory, method):
     assert seen["preempted"], seen
 
 
-@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("groups", slow_but(["all"], GROUPS))
 def test_all_features_beside_one_another(groups):
     seen = Counter()
     for seed in range(80):

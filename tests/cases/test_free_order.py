@@ -1,10 +1,11 @@
 """D2, S2, S3, S4: which freed block is reused first, and what stays hit-able until then."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases.engine_harness import Engine, blocks
+from tests.parts import examples
 
 
 def test_the_tail_of_a_chain_goes_first():
@@ -18,7 +19,7 @@ def test_the_tail_of_a_chain_goes_first():
     assert engine.cached_prefix([*a, 0]) == 32
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(block_size=st.integers(1, 9), num_blocks=st.integers(1, 20), data=st.data())
 def test_a_chain_of_any_length_is_eaten_from_its_tail(block_size, num_blocks, data):
     engine = Engine(num_blocks, block_size=block_size)
@@ -61,7 +62,7 @@ def test_a_hit_makes_a_prefix_recent_again():
     assert [engine.cached_prefix(prompt) for prompt in (a, b, c)] == [32, 0, 32]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data(), num_prompts=st.integers(2, 6))
 def test_the_least_recently_used_prefix_goes_first(data, num_prompts):
     """Prompts of one full block and one token, in a pool that holds them all: the oldest use is evicted."""
@@ -87,7 +88,7 @@ def test_blocks_without_a_key_are_reused_before_anything_cached():
     assert engine.free_order() == [3, 4, 5, 6, 2, 1]
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(block_size=st.integers(2, 9), length=st.integers(1, 60), spare=st.integers(0, 5))
 def test_free_order_after_one_prompt(block_size, length, spare):
     used, full = blocks(length, block_size), length // block_size
@@ -98,7 +99,7 @@ def test_free_order_after_one_prompt(block_size, length, spare):
     assert engine.free_order() == partly_filled + never_used + list(range(full, 0, -1))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(block_size=st.integers(1, 9), lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5))
 def test_without_caching_reuse_is_last_in_first_out(block_size, lengths):
     engine = Engine(40, block_size=block_size, enable_prefix_caching=False)

@@ -1,11 +1,12 @@
 """D4: the slots that a request needs are its prompt and all output tokens but the last (inference-sim#492)."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.request import FinishReason
 from tests.cases.engine_harness import Engine, blocks
+from tests.parts import examples
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -28,7 +29,7 @@ def test_one_token_more_does_not_fit():
     assert (request.is_finished, request.num_output_tokens, request.num_preemptions) == (False, 16, 1)
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(
     block_size=st.integers(1, 9),
     prompt=st.integers(1, 50),
@@ -65,7 +66,7 @@ def test_the_smallest_pool_in_which_a_request_runs(block_size, prompt, max_token
         assert not engine.core.has_work()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(block_size=st.integers(1, 9), prompt=st.integers(1, 30), max_tokens=st.integers(1, 30))
 def test_a_block_is_taken_when_its_first_slot_is_written(block_size, prompt, max_tokens):
     engine = Engine(blocks(60, block_size), block_size=block_size)

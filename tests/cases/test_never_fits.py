@@ -6,13 +6,14 @@ at once when its length is known to be too much, and ends with ``capacity`` when
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.request import FinishReason
 from kvtwin.engine.speculation import Speculation
 from tests.cases.engine_harness import Engine, blocks
+from tests.parts import examples
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
 EOS = 7
@@ -97,7 +98,7 @@ def test_it_is_served_when_it_stops_in_time(asynchronous):
     assert (request.finish_reason, request.num_output_tokens) == (FinishReason.STOP, 25)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     block_size=st.integers(1, 6),
     usable=st.integers(1, 12),
@@ -121,7 +122,7 @@ def test_exactly_those_that_never_fit_are_rejected(block_size, usable, lengths, 
             assert (request.finish_reason, request.num_output_tokens) == (FinishReason.LENGTH, max_tokens)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     spec=st.sampled_from(
         [CacheGroupSpec("sliding_window", 4, 9), CacheGroupSpec("chunked_local_attention", 4, 8)],

@@ -6,10 +6,11 @@ not served.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases.engine_harness import Engine, shape
+from tests.parts import examples
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
 all_sizes = pytest.mark.parametrize(("block_size", "chunk"), [(4, 2), (4, 3), (16, 2), (16, 4)])
@@ -144,7 +145,7 @@ class SlotLedger:
         return len(self.filled[block]) == self.block_size
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(
     block_size=st.sampled_from([1, 2, 4]),
     usable=st.integers(6, 20),

@@ -1,11 +1,12 @@
 """D7, S5, S6: what a preempted request keeps, finds again and counts."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.statistics import RecentHitRate
 from tests.cases.engine_harness import Engine, blocks, shape
+from tests.parts import examples
 
 
 def two_in_seven_blocks(a_outputs, b_outputs, **config):
@@ -51,7 +52,7 @@ def test_without_caching_everything_is_computed_again(caching, recomputed):
     assert engine.statistics.prefix_cache.queries == (96 if caching else 0)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     block_size=st.integers(1, 6),
     lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 25)), min_size=2, max_size=7),
@@ -160,7 +161,7 @@ def test_the_rate_that_is_logged_covers_whole_steps():
     assert rate.rate == 0.0
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50), st.floats(0, 1)), max_size=40))
 def test_the_rate_recomputed_from_the_list_of_steps(steps):
     rate = RecentHitRate(max_requests=10)

@@ -1,11 +1,12 @@
 """D8: a victim that is in the step already is taken out of it again (vllm#23347, vllm#23713, vllm#21528)."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.request import RequestStatus
 from tests.cases.engine_harness import Engine, shape
+from tests.parts import examples
 
 
 def test_the_reported_steps():
@@ -22,7 +23,7 @@ def test_the_reported_steps():
     assert engine.requests["low"].num_computed_tokens == 0
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     usable=st.integers(12, 30),
     requests=st.lists(

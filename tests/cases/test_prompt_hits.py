@@ -4,10 +4,11 @@ The last token is always computed again, and hits are whole blocks: ``floor((L -
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases.engine_harness import Engine, blocks
+from tests.parts import examples
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_every_length_up_to_four_blocks(block_size, asynchronous):
         assert engine.statistics.prefix_cache.queries == 2 * length
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(block_size=st.integers(1, 32), shared=st.integers(0, 100), tails=st.tuples(*[st.integers(1, 60)] * 2))
 def test_the_hit_of_a_prompt_that_shares_a_beginning(block_size, shared, tails):
     engine = Engine(400, block_size=block_size)
@@ -39,7 +40,7 @@ def test_the_hit_of_a_prompt_that_shares_a_beginning(block_size, shared, tails):
     assert engine.serve(beginning + engine.fresh(tails[1])) == shared // block_size * block_size
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(block_size=st.integers(1, 16), length=st.integers(1, 70), max_tokens=st.integers(1, 40), data=st.data())
 def test_outputs_are_hit_like_prompts_but_for_the_last_one(block_size, length, max_tokens, data):
     """The last output token is sampled and never computed, so its block is never cached."""
@@ -53,7 +54,7 @@ def test_outputs_are_hit_like_prompts_but_for_the_last_one(block_size, length, m
     assert engine.serve(next_turn) == computed // block_size * block_size
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(block_size=st.integers(1, 16), length=st.integers(1, 70), budget=st.integers(1, 40))
 def test_a_full_hit_computes_the_last_block_into_a_new_block(block_size, length, budget):
     engine = Engine(200, block_size=block_size, max_num_batched_tokens=budget)

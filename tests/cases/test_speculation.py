@@ -6,13 +6,14 @@ import math
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.speculation import SPECULATION_METHODS, Speculation
 from tests.cases.engine_harness import Engine, shape
+from tests.parts import examples
 
 
 class Speculating(Engine):
@@ -104,7 +105,7 @@ class Plain(Speculating):
         self.core.process([[self.token(one, one.num_output_tokens)] if samples else [] for one, samples in pairs])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     method=st.sampled_from(SPECULATION_METHODS),
     num_drafts=st.integers(1, 4),

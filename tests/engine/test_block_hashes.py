@@ -5,10 +5,11 @@ import struct
 
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.block_hashes import HASH_ALGORITHMS, Image, LoraAdapter, extra_keys, hash_function, root_hash
+from tests.parts import examples
 
 DIGESTS = {
     "sha256": lambda data: hashlib.sha256(data).digest(),
@@ -81,7 +82,7 @@ token_ids = st.one_of(st.integers(0, 300), st.integers(0, 70_000), st.integers(0
 
 
 @all_algorithms
-@settings(max_examples=80)
+@examples(80)
 @given(
     parent=st.one_of(st.binary(min_size=16, max_size=16), st.binary(min_size=32, max_size=32)),
     tokens=st.lists(token_ids, min_size=1, max_size=40),
@@ -119,7 +120,7 @@ def test_an_unknown_algorithm():
         hash_function("builtin")
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     block_size=st.integers(1, 20),
     index=st.integers(0, 5),

@@ -4,11 +4,12 @@ import itertools
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.block_hashes import Image, LoraAdapter
 from kvtwin.engine.block_keys import UNKNOWN_TOKEN, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
+from tests.parts import examples
 
 SQL, CHAT = LoraAdapter("sql", "/loras/sql", 1), LoraAdapter("chat", "/loras/chat", 2)
 identities = st.tuples(st.sampled_from([None, SQL, CHAT]), st.sampled_from([None, "x", "y"]))
@@ -33,7 +34,7 @@ def same_prefixes(first, second, named):
     return equal
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(block_size=st.integers(1, 4), prompts=st.tuples(few_tokens, few_tokens), who=st.tuples(identities, identities))
 def test_known_tokens(block_size, prompts, who):
     space = KeySpace(block_size)
@@ -49,7 +50,7 @@ def test_known_tokens(block_size, prompts, who):
     assert same_prefixes(keys[0], keys[1], len(keys[0])) == expected
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     block_size=st.integers(1, 4),
     prompt=few_tokens,
@@ -80,7 +81,7 @@ def prefix_id_content(space, num_tokens, prefix_ids, id_tokens, *identity, **set
     return PrefixIdContent(space, num_tokens, prefix_ids, ends, *identity, **settings)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     block_size=st.integers(1, 9),
     id_tokens=st.integers(1, 6),
@@ -131,7 +132,7 @@ def test_ids_of_different_stretches_are_different_prefixes():
     assert not set(first) & set(second)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     block_size=st.integers(1, 9),
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=5),
@@ -175,7 +176,7 @@ def test_ids_that_differ_in_their_second(block_size, blocks):
     assert same_prefixes(first, second, len(first)) == blocks
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(block_size=st.integers(1, 9), offsets=st.tuples(st.integers(0, 40), st.integers(0, 40)))
 def test_images_in_a_prompt_of_prefix_ids(block_size, offsets):
     """Another image, or the same at another place, makes a difference from its first block on."""

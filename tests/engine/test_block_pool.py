@@ -3,12 +3,12 @@
 from collections import Counter
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from kvtwin.engine.pool_listener import PoolListener
+from tests.parts import examples
 
 
 class NaivePool:
@@ -225,7 +225,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.told.key_of == self.model.key_of
 
 
-PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+PoolMachine.TestCase.settings = examples(150, stateful_step_count=40)
 TestPool = PoolMachine.TestCase
 
 

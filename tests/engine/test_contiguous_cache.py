@@ -1,12 +1,13 @@
 """One contiguous range per request: how much is reserved, who waits, and that nothing else changes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.config import ALLOCATORS, EngineConfig
 from kvtwin.engine.request import FinishReason, Request
 from tests.cases.engine_harness import Engine, shape
+from tests.parts import examples
 
 CONTIGUOUS = [name for name in ALLOCATORS if name != "paged"]
 EOS = 7
@@ -155,7 +156,7 @@ def crowds(draw):
     return usable, config, requests
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(crowds())
 def test_everybody_is_served_in_one_range_and_nobody_is_preempted(crowd):
     """Invariants are checked after every iteration; EOS may end a request long before its reservation."""
@@ -181,13 +182,13 @@ def test_everybody_is_served_in_one_range_and_nobody_is_preempted(crowd):
         assert (request.finish_reason is FinishReason.REJECTED) == (too_large is not None), turn
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(crowds())
 def test_where_memory_never_binds_the_schedule_is_that_of_pages(crowd):
     _, config, requests = crowd
     logs = []
     for allocator in (config["allocator"], "paged"):
-        served = engine(5_000, **config | {"allocator": allocator, "max_model_len": 64, "watermark": 0.0})
+        served = engine(1_000, **config | {"allocator": allocator, "max_model_len": 64, "watermark": 0.0})
         for turn, (prompt, output, _, priority, _) in enumerate(requests):
             served.add(str(turn), prompt, output, priority=priority)
             served.iterate()

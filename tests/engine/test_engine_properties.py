@@ -7,15 +7,16 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvtwin.engine.block_keys import UNKNOWN_TOKEN, OpaqueContent, PrefixIdContent
 from kvtwin.engine.request import FinishReason
 from tests.cases.engine_harness import Engine, blocks, shape
+from tests.parts import examples, slow_but
 
 EOS = 99
-crowds = pytest.mark.parametrize("seed", range(150))
+crowds = pytest.mark.parametrize("seed", slow_but(range(25), range(150)))
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,7 @@ def check_ends(config, events):
         assert statistics.phantom_hit_tokens == 0
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(config=configurations(), events=workloads())
 def test_everybody_is_served_or_told_why_not(config, events):
     check_ends(config, events)
@@ -315,7 +316,7 @@ def test_everybody_is_served_or_told_why_not_in_a_crowd(seed):
     check_ends(*crowded(seed))
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(config=configurations(), events=workloads(operations=False))
 def test_nobody_is_told_a_wrong_reason(config, events):
     """Rejected: what is too long beforehand, or for one unchunked step. Capacity: what turned out too long."""
@@ -342,12 +343,13 @@ def test_the_same_run_twice(seed):
     assert CheckedRun(*crowded(seed)).log == CheckedRun(*crowded(seed)).log
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(config=configurations(), events=workloads())
 def test_strict_and_default_agree_where_we_do_not_deviate(config, events):
     assume(strict_agrees(config, events))
 
 
+@pytest.mark.slow
 def test_strict_and_default_agree_in_a_crowd():
     assert sum(strict_agrees(*crowded(seed)) for seed in range(200)) > 60
 
@@ -374,7 +376,7 @@ def without_outputs(events):
 ID_TOKENS = 12
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     config=configurations(),
     block_size=st.sampled_from([1, 2, 3, 4, 6, 12]),
@@ -413,7 +415,7 @@ def test_prefix_ids_decide_as_the_tokens_they_stand_for(config, block_size, chai
     assert by_ids.engine.statistics == by_tokens.engine.statistics
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(config=configurations(), events=workloads(plain=True))
 def test_unknown_prompts_decide_as_prompts_that_all_differ(config, events):
     check_opaque(config, events)
@@ -439,7 +441,7 @@ def check_opaque(config, events):
     assert opaque.engine.pool.num_evictions == known.engine.pool.num_evictions
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(events=workloads(plain=True, operations=False), fine=st.integers(1, 4), factor=st.integers(2, 4))
 def test_a_coarser_block_never_hits_more(events, fine, factor):
     """One request after the other in a pool that holds everything."""
@@ -451,7 +453,7 @@ def test_a_coarser_block_never_hits_more(events, fine, factor):
     assert all(many - few < fine * factor for many, few in zip(*hits, strict=True))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(events=workloads(plain=True, operations=False), block_size=st.integers(1, 5))
 def test_where_nothing_binds_both_loops_admit_alike(events, block_size):
     """Everything fits, so the order and the hits are those of the arrivals."""
@@ -468,7 +470,7 @@ def test_where_nothing_binds_both_loops_admit_alike(events, block_size):
     assert [name for name, _ in admissions[0]] == [str(index) for index in arrived]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(config=configurations(), events=workloads(plain=True, operations=False))
 def test_first_come_first_served(config, events):
     """Without adapters, requests start in order of arrival, whatever is preempted in between."""

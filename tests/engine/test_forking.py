@@ -17,6 +17,7 @@ from kvtwin.engine.invariants import InvariantChecker, InvariantError
 from kvtwin.engine.request import Request, RequestStatus
 from kvtwin.engine.scheduler import Scheduler
 from tests.cases.content_executor import ContentError, ContentExecutor
+from tests.parts import slow_but
 
 FULL = (CacheGroupSpec("full_attention", 4),)
 GROUPS = {
@@ -279,7 +280,7 @@ def test_an_unknown_way_is_refused():
 # ---------------------------------------------------------------- forks beside prefix sharing
 
 
-@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("groups", slow_but(["parts of blocks"], GROUPS))
 def test_both_ways_give_the_same_tokens(groups):
     """On small pools, with preemptions: each sample says what it says when nothing is shared."""
     forks = copies = preemptions = 0
@@ -298,13 +299,13 @@ def test_both_ways_give_the_same_tokens(groups):
     assert preemptions > 10
 
 
-@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("groups", slow_but(["parts of blocks"], GROUPS))
 @pytest.mark.parametrize("host", [{"preemption_mode": "swap", "num_swap_blocks": 60}, {"num_offload_blocks": 60}])
 def test_forks_beside_host_memory(groups, host):
     """What was swapped out, or evicted to the host, comes back as it was: copies of the same step are in it or not."""
     forks = loads = 0
     for seed in range(40):
-        config, prompts = crowd(seed, groups=groups)
+        config, prompts = crowd(seed, groups=GROUPS[groups])
         if "num_offload_blocks" in host:
             config["enable_prefix_caching"] = True
         run = ForkRun(prompts, **config, **host, parallel_sampling="fork")
@@ -323,10 +324,10 @@ def test_forks_of_a_parent_that_hits_what_the_step_fills():
     assert run.steps[0].num_tokens == [9, 1, 1]
 
 
-@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("groups", slow_but(["parts of blocks"], GROUPS))
 def test_aborts_and_resets(groups):
     for seed in range(40):
-        config, prompts = crowd(seed, groups=groups)
+        config, prompts = crowd(seed, groups=GROUPS[groups])
         rng = random.Random(seed)
 
         def disturb(run, _turn, rng=rng):
@@ -391,11 +392,11 @@ def test_copies_that_are_not_carried_out_are_seen(monkeypatch):
 
 
 @pytest.mark.parametrize("caching", [True, False])
-@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("groups", slow_but(["parts of blocks"], GROUPS))
 def test_beams_fork_grow_and_end_in_any_order(groups, caching):
     num_copies = 0
     for seed in range(25):
-        num_copies += Beams(seed, groups, caching).search()
+        num_copies += Beams(seed, GROUPS[groups], caching).search()
     assert num_copies > 50
 
 

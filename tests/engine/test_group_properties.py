@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.request import FinishReason
 from tests.engine.test_engine_properties import CheckedRun, Operation, configurations, expected_output, workloads
+from tests.parts import examples
 
 MAX_MODEL_LEN = 60
 
@@ -39,7 +40,7 @@ def settings_with_groups(draw):
     }
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(config=settings_with_groups(), events=workloads())
 def test_every_mixture_serves_everybody_and_contradicts_itself_nowhere(config, events):
     """Synchronous and asynchronous, either policy, with aborts and resets; `CheckedRun` checks each iteration."""
@@ -59,7 +60,7 @@ def test_every_mixture_serves_everybody_and_contradicts_itself_nowhere(config, e
         assert run.engine.pool.num_hashed_blocks == run.engine.statistics.prefix_cache.hits == 0
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(config=configurations(), events=workloads(), surplus=st.integers(0, 100))
 def test_a_window_that_nothing_leaves_is_full_attention(config, events, surplus):
     """With every tail kept, a window of max_model_len or more decides as full attention does, block by block.

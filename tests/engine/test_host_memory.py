@@ -1,7 +1,7 @@
 """Swapping and offloading: what they decide. That contents are right is shown in tests/cases/test_contents.py."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.block_pool import BlockPool
@@ -11,6 +11,7 @@ from kvtwin.engine.host_memory.offload_tier import OffloadTier
 from kvtwin.engine.phantom_blocks import PhantomBlocks
 from tests.cases.engine_harness import Engine, shape
 from tests.cases.test_contents import GROUPS, INFINITE, Arrival, ContentRun, crowd
+from tests.parts import examples
 
 SWAP = {"preemption_mode": "swap", "num_swap_blocks": 100}
 
@@ -18,7 +19,7 @@ SWAP = {"preemption_mode": "swap", "num_swap_blocks": 100}
 # ---------------------------------------------------------------- whatever happens
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     seed=st.integers(0, 2**32),
     groups=st.sampled_from(list(GROUPS)),
@@ -53,7 +54,7 @@ def test_counts_add_up(seed, groups, num_swap_blocks, num_offload_blocks):
         assert external.queries == 0
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(seed=st.integers(0, 2**32), groups=st.sampled_from(list(GROUPS)), asynchronous=st.booleans())
 def test_an_infinite_tier_hits_what_an_infinite_pool_hits(seed, groups, asynchronous):
     """One request at a time, so that both admit in the same order; request by request, on all kinds of groups."""

@@ -5,12 +5,13 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.config import EngineConfig
 from tests.cases.engine_harness import Engine
+from tests.parts import examples
 
 POLICIES = ["lru", "pin", "pin-until-pressure", "ttl=0", "ttl=5e-9", "ttl=20e-9", "ttl=1e9"]
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
@@ -171,7 +172,7 @@ class Served:
         self.decisions.append((admitted, step and step.num_tokens, self.engine.free_order()))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(config=configurations(), sessions=conversations(), policy=st.sampled_from(POLICIES))
 def test_every_session_is_served_and_leaves_nothing(config, sessions, policy):
     served = Served(config, sessions, policy)
@@ -189,7 +190,7 @@ def test_every_session_is_served_in_a_crowd(seed, policy):
     assert served.engine.pool.num_free_blocks == served.engine.usable
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(config=configurations(), sessions=conversations())
 def test_a_pin_of_no_time_is_lru_and_one_without_end_is_pin(config, sessions):
     lru, pin = Served(config, sessions, "lru"), Served(config, sessions, "pin")
@@ -199,7 +200,7 @@ def test_a_pin_of_no_time_is_lru_and_one_without_end_is_pin(config, sessions):
     assert endless.retention.num_forced_releases == pin.retention.num_forced_releases
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(config=configurations(), sessions=conversations(aborts=False))
 def test_where_memory_never_binds_all_policies_hit_the_same(config, sessions):
     config = config | {"usable": 1_000, "block_size": 4}
@@ -227,7 +228,7 @@ def gist(step):
     return [request.request_id for request in step.preempted], ran, first
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(config=configurations(), sessions=conversations())
 def test_pins_that_yield_cost_nobody_anything(config, sessions):
     """Each step preempts, runs and (first) admits the same requests as if there had been no pins before it."""

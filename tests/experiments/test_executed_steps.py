@@ -7,7 +7,7 @@ import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.executed_step import ExecutedStep
@@ -15,6 +15,7 @@ from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.records.executed_steps import NAME, executed_file, read_executed_steps
 from kvtwin.experiments.records.folder import run_files, write_run_folder
 from kvtwin.experiments.records.reader import Run
+from tests.parts import examples
 from tests.sim.measured_run import Measured, configurations, measure, modes, settings_of_servers, workloads
 from tests.sim.row_executor import FAULTS
 
@@ -37,7 +38,7 @@ def plain(step):
     return replace(step, **lists)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(configurations(), workloads(), settings_of_servers, st.sampled_from([None, None, 7]))
 def test_a_run_is_read_back_as_it_was(tmp_path_factory, config, workload, server, stop_after):
     measured = Measured(config, workload, **server, stop_after=stop_after)

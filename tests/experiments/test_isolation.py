@@ -150,6 +150,7 @@ def test_an_empty_sample():
         distinguish(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_verdicts(kvtwin, config):
     file = config(attack__probes=4, attack__background_requests_per_s=[0])
     text, data = kvtwin("isolation", file), kvtwin("isolation", file, "--json")

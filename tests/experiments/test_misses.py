@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.config import EngineConfig
@@ -16,6 +16,7 @@ from kvtwin.workloads.prefixes.lru_stack import LruStack
 from kvtwin.workloads.prefixes.shared_prefixes import SharedPrefixes
 from kvtwin.workloads.request_record import ImageSpan, RequestRecord
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
+from tests.parts import examples
 from tests.sim.test_serving import FixedStepTime
 
 SHARED = range(64)
@@ -106,7 +107,7 @@ def whole_blocks(record):
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(workloads())
 def test_an_evicted_block_hits_at_the_capacity_that_is_told(records):
     records = [whole_blocks(record) for record in records if record.prompt_tokens > 1]

@@ -48,6 +48,7 @@ def cells(path):
     return [(kind.strip(), text.strip()) for kind, text in zip(parts[::2], parts[1::2], strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_concludes_in_words(concluded, path):
     assert cells(path)[-2] == ("[markdown]", "# ## Conclusion")

@@ -175,6 +175,7 @@ def wait_for(condition, seconds=60):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_loses_no_finished_point(kvtwin, spec, tmp_path):
     """kill -9 in the middle, then --resume: finished points are not run again, and the result is as if undisturbed."""
     path = spec(
@@ -243,6 +244,7 @@ def cluster(number):
         yield local
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_gives_the_same_bytes_though_a_worker_is_killed(kvtwin, spec, tmp_path):
     path = spec(
         "demo",

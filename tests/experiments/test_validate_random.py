@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from tests.parts import slow_but
+
 pytest.importorskip("torch", reason="torch is not installed: pip install 'kvtwin[gpu]'")
 
 SEEDS = range(20)
@@ -72,7 +74,7 @@ def met():
     return Counter()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", slow_but(range(4), SEEDS))
 def test_both_checks_pass(kvtwin, native, met, seed):
     rng = random.Random(seed)
     kind = ("hash ids", "token ids", "length", "sessions")[seed % 4]
@@ -86,6 +88,7 @@ def test_both_checks_pass(kvtwin, native, met, seed):
     met.update({name: decision["measured"] for name, decision in facts["decisions"].items()})
 
 
+@pytest.mark.slow
 def test_they_met_what_they_are_for(met):
     if met["num_gpu_blocks"] == 0:
         pytest.skip("the runs were not selected")

@@ -69,6 +69,7 @@ def test_an_archive_without_links_is_mended(tmp_path, lost):
     subprocess.run([sys.executable, "-c", code], cwd=copy, env={"PYTHONPATH": str(copy)}, check=True)
 
 
+@pytest.mark.slow
 def test_a_dry_run_does_everything_and_claims_nothing(tmp_path):
     done = run_check(tmp_path, "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,6 +17,7 @@ from kvtwin.gpu.executor import DeviceExecutor, check_executable
 from kvtwin.gpu.paged_cache import PagedCache
 from kvtwin.gpu.poison import Poison
 from tests.gpu.device_run import Arrival, DeviceRun, alone, crowd, small_decoder
+from tests.parts import slow_but
 
 MEMORIES = {
     "recompute": {},
@@ -59,7 +60,7 @@ def differing(outputs, arrivals, said):
     return [name for name in expected if outputs[name] != expected[name]]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", slow_but(range(4), SEEDS))
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_crowd_says_what_each_says_alone(decoder, said, memory, seed):
     config, arrivals = crowd_of(seed, memory)
@@ -74,6 +75,7 @@ def test_a_crowd_says_what_each_says_alone(decoder, said, memory, seed):
     )
 
 
+@pytest.mark.slow
 def test_the_crowds_meet_what_they_are_for(decoder):
     met = Counter()
     for memory in MEMORIES:
@@ -96,7 +98,7 @@ def test_the_crowds_meet_what_they_are_for(decoder):
 # ---------------------------------------------------------------- evidence
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", slow_but([0, 3], range(8)))
 def test_the_device_looks_up_the_tables_that_the_engine_decided(decoder, seed):
     config, arrivals = crowd_of(seed, "swap")
     decided = []
@@ -136,7 +138,7 @@ def test_seeded_samples_do_not_depend_on_what_runs_beside(decoder):
 # ---------------------------------------------------------------- negative controls
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", slow_but(range(4), SEEDS))
 def test_a_swapped_entry_of_a_block_table_is_heard(decoder, said, seed):
     class NamesAnotherBlock(DeviceExecutor):
         """Changes one entry of a request's table, once: it names the next entry's block.

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.parts import slow_but
+
 
 @pytest.mark.skipif(not find_spec("torch"), reason="torch is not installed: pip install 'kvtwin[gpu]'")
 @pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed: it exists for Linux only")
-def test_kernels_interpreted_on_the_cpu():
+@pytest.mark.parametrize("part", slow_but(["not slow"], ["not slow", "slow"]))
+def test_kernels_interpreted_on_the_cpu(part):
     command = [
         sys.executable,
         "-m",
         "pytest",
         "-p",
         "no:cacheprovider",
+        "-m",
+        part,
         str(Path(__file__).parent / "interpreter"),
     ]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}

@@ -4,16 +4,17 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.workloads.request_record import RequestRecord
+from tests.parts import examples
 from tests.sim.measured_run import Measured, configurations, measure, modes, settings_of_servers, workloads
 from tests.sim.row_executor import FAULTS
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(configurations(), workloads(), settings_of_servers)
 def test_the_fed_simulation_arrives_at_the_same_decisions(config, workload, server):
     measured = Measured(config, workload, **server)
@@ -23,7 +24,7 @@ def test_the_fed_simulation_arrives_at_the_same_decisions(config, workload, serv
     assert check.passed == (check.num_steps > 0)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(configurations(), workloads(), settings_of_servers, st.sampled_from(FAULTS))
 def test_a_fault_is_seen_exactly_when_it_made_a_difference(config, workload, server, fault):
     faulty, right = Measured(config, workload, **server, fault=fault), Measured(config, workload, **server)
@@ -31,7 +32,7 @@ def test_a_fault_is_seen_exactly_when_it_made_a_difference(config, workload, ser
     assert bool(check.differences) == ((faulty.decided, faulty.executed) != (right.decided, right.executed))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(configurations(), workloads(), settings_of_servers, st.integers(0, 12))
 def test_a_run_that_broke_is_compared_as_far_as_it_came(config, workload, server, stop_after):
     measured = Measured(config, workload, **server, stop_after=stop_after)

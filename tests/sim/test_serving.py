@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.config import EngineConfig
@@ -13,6 +13,7 @@ from kvtwin.sim.simulated_executor import SimulatedExecutor
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.growing_prompt import GrowingPrompt
 from kvtwin.workloads.request_record import Predecessor, RequestRecord
+from tests.parts import examples
 
 both_loops = pytest.mark.parametrize("asynchronous", [False, True])
 
@@ -193,7 +194,7 @@ def workload_of(drawn):
     return workload
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     drawn=RECORDS,
     asynchronous=st.booleans(),
@@ -351,7 +352,7 @@ def test_a_refused_turn_does_not_hold_up_its_session():
     assert column(recorder, "arrival_ns")["4"] == 30
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     think_times=st.lists(st.integers(1, 500), min_size=1, max_size=8),
     outputs=st.integers(1, 5),
@@ -410,7 +411,7 @@ def test_what_waits_for_a_refused_request_goes_on():
     assert column(serve(workload), "arrival_ns") == {"2": 5, "3": 110}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data())
 def test_nobody_is_sent_before_those_it_waits_for(data):
     """Whatever waits for whatever, with places at the server scarce or not."""
@@ -447,7 +448,7 @@ def test_a_turn_without_think_time_is_in_the_next_step_as_if_it_had_been_waiting
 # ---------------------------------------------------------------- conversations told by increments
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_increments_hit_what_known_tokens_hit(data):
     """A growing prompt of ids, and the same conversation with every token known: the same steps, blocks and hits."""

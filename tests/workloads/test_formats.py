@@ -144,6 +144,8 @@ def test_empty_traces(write, lines):
 
 
 def test_import_is_light():
-    program = "import sys, workloads; print([name for name in ('pandas', 'pyarrow', 'tqdm') if name in sys.modules])"
+    program = (
+        "import sys, kvtwin.workloads; print([name for name in ('pandas', 'pyarrow', 'tqdm') if name in sys.modules])"
+    )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"

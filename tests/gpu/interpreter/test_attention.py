@@ -7,6 +7,7 @@ from kvtwin.gpu.attention import LayerCache
 from kvtwin.gpu.kernels import decode
 from kvtwin.gpu.triton_attention import TritonAttention
 from tests.gpu.paged_cases import LIMITS, SHAPES, PagedCase, empty_layer, step_of
+from tests.parts import slow_but
 
 TRITON = TritonAttention(90)
 
@@ -15,7 +16,7 @@ def check(case):
     assert step_of(case).error(TRITON) <= LIMITS[case.dtype]
 
 
-@pytest.mark.parametrize("case", SHAPES, ids=str)
+@pytest.mark.parametrize("case", slow_but(SHAPES[::9], SHAPES), ids=str)
 def test_a_mixed_step_of_every_shape(case):
     check(case)
 
@@ -36,7 +37,7 @@ def test_rarer_shapes(shape):
     check(PagedCase(queries=(1, 20), contexts=(70, 50), **shape))
 
 
-@pytest.mark.parametrize("num_splits", [1, 2, 3, 5, 8, 64])
+@pytest.mark.parametrize("num_splits", slow_but([3, 64], [1, 2, 3, 5, 8, 64]))
 @pytest.mark.parametrize("min_split_tokens", [32, 64])
 def test_any_number_of_splits(monkeypatch, num_splits, min_split_tokens):
     """More than there are tokens for, and fewer; split at edges of tiles that are no edges of blocks."""
@@ -51,13 +52,16 @@ def test_splits_of_a_long_context():
     check(PagedCase(queries=(1, 1), contexts=(64 * 256 + 70, 3), num_kv_heads=1, group=1, block_size=64))
 
 
-@pytest.mark.parametrize("context", [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257])
+EDGES = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257]
+
+
+@pytest.mark.parametrize("context", slow_but([1, 16, 33, 257], EDGES))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_decode_at_edges_of_blocks_tiles_and_splits(context, dtype):
     check(PagedCase(queries=(1, 1), contexts=(context, 258 - context), num_kv_heads=1, dtype=dtype))
 
 
-@pytest.mark.parametrize("num_queries", [2, 31, 32, 33, 63, 64, 65])
+@pytest.mark.parametrize("num_queries", slow_but([33, 64], [2, 31, 32, 33, 63, 64, 65]))
 @pytest.mark.parametrize("before", [0, 1, 63, 64, 65])
 def test_prefill_at_edges_of_tiles_and_programs(num_queries, before):
     """A program has 32 queries here, in tiles of 64 tokens."""
