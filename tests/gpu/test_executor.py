@@ -184,7 +184,9 @@ def test_a_copy_that_is_not_made_is_heard(decoder, said, fault):
         run.executor.poison(run.scheduler.kv_cache.pool)
         FAULTS[fault](run.executor._cache)
         heard += bool(differing(run.serve(arrivals), arrivals, said))
-    assert heard >= 3
+        if heard == 3:
+            return
+    pytest.fail(f"heard {heard} times only")
 
 
 def test_poison_is_in_what_nobody_may_read_and_nowhere_else(decoder):
