@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -41,7 +42,13 @@ def read_words(name: str, words: list[str]) -> Any:
 
 def run_typer(filled: str | None, words: list[str]) -> Any:
     """What the command ``filled`` makes of ``words``."""
-    return _application(filled)(words, standalone_mode=False, prog_name="kvtwin")
+    return _click_command(filled)(words, standalone_mode=False, prog_name="kvtwin")
+
+
+@cache
+def _click_command(filled: str | None) -> Callable[..., Any]:
+    """What runs the application; kept, since a process may run many commands and making one takes longer than most."""
+    return typer.main.get_command(_application(filled))
 
 
 def _application(filled: str | None) -> typer.Typer:
