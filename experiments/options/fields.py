@@ -16,9 +16,7 @@ command line with its help, YAML files, the Python API, and the configuration th
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from dataclasses import MISSING, dataclass
-from functools import cache
 from typing import Any
 
 from kvtwin.experiments.options.kinds import Kind, Switch
@@ -101,7 +99,6 @@ def with_default(options: type, name: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
-@cache
 def fields_of(options: type) -> tuple[OptionField, ...]:
     """The options of a dataclass: its own first, then those of each subject in the order of its bases."""
     found = []
@@ -128,4 +125,4 @@ def fields_of(options: type) -> tuple[OptionField, ...]:
 
 def _owner(options: type, name: str) -> type:
     """The subject that first had the field."""
-    return next(base for base in reversed(options.__mro__) if name in inspect.get_annotations(base))
+    return next(base for base in reversed(options.__mro__) if name in getattr(base, "__dataclass_fields__", ()))
