@@ -285,7 +285,7 @@ def test_both_ways_give_the_same_tokens(groups):
     """On small pools, with preemptions: each sample says what it says when nothing is shared."""
     forks = copies = preemptions = 0
     for seed in range(60):
-        config, prompts = crowd(seed, groups=groups)
+        config, prompts = crowd(seed, groups=GROUPS[groups])
         forked = ForkRun(prompts, **config, parallel_sampling="fork")
         hit = ForkRun(prompts, **config)
         alone = ForkRun(prompts, **config | {"usable": 5_000, "enable_prefix_caching": False}, check=False)
