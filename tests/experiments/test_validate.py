@@ -19,6 +19,7 @@ from kvtwin.experiments.validation.facts import DECISIONS
 from kvtwin.gpu.decoder import Decoder
 from kvtwin.gpu.executor import DeviceExecutor
 from tests.experiments.conftest import tokens
+from tests.parts import slow_but
 
 SERVER = ("--max-model-len", 128, "--num-gpu-blocks-override", 14, "--max-num-batched-tokens", 64, "--max-num-seqs", 6)
 FAST = (*SERVER, "--step-time", "linear")
@@ -117,6 +118,7 @@ def test_both_runs_are_kept(kvtwin, crowd, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
+@pytest.mark.slow
 def test_equal_seeds_say_equal_tokens(kvtwin, crowd, tmp_path):
     said = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -139,20 +141,23 @@ def test_without_a_file_of_step_times_they_are_measured_first(kvtwin, crowd):
 # ---------------------------------------------------------------- workloads
 
 
+KINDS_OF_SERVERS = [
+    ("--no-async-scheduling",),
+    ("--preemption-mode", "swap", "--swap-space", 0.01),
+    ("--kv-offloading-size", 0.01),
+    ("--parallel-samples", 3, "--parallel-sampling", "fork"),
+    ("--scheduling-policy", "priority", "--debug"),
+    ("--block-size", 32, "--max-num-batched-tokens", 16),
+    ("--max-concurrency", 2, "--check"),
+    ("--warmup-requests", 4),
+    ("--temperature", 0.8),
+    ("--no-enable-prefix-caching",),
+]
+
+
 @pytest.mark.parametrize(
     "options",
-    [
-        ("--no-async-scheduling",),
-        ("--preemption-mode", "swap", "--swap-space", 0.01),
-        ("--kv-offloading-size", 0.01),
-        ("--parallel-samples", 3, "--parallel-sampling", "fork"),
-        ("--scheduling-policy", "priority", "--debug"),
-        ("--block-size", 32, "--max-num-batched-tokens", 16),
-        ("--max-concurrency", 2, "--check"),
-        ("--warmup-requests", 4),
-        ("--temperature", 0.8),
-        ("--no-enable-prefix-caching",),
-    ],
+    slow_but([KINDS_OF_SERVERS[1], KINDS_OF_SERVERS[3]], KINDS_OF_SERVERS),
     ids=lambda options: " ".join(map(str, options)),
 )
 def test_every_kind_of_server_passes(facts_of, crowd, options):
@@ -170,6 +175,7 @@ def test_every_kind_of_server_passes(facts_of, crowd, options):
     ],
     ids=lambda options: " ".join(map(str, options)),
 )
+@pytest.mark.slow
 def test_every_block_size_passes(facts_of, crowd, options):
     facts, code = facts_of(crowd(4), *FAST, *options)
     assert code == 0, facts["checks"]
@@ -203,6 +209,7 @@ def test_token_ids_of_the_trace_are_sent(kvtwin, native, tmp_path):
     assert Run(tmp_path / "out" / "measured").summary["prefix_cache_hits"] == 48
 
 
+@pytest.mark.slow
 def test_a_yaml_file_of_options(kvtwin, crowd, tmp_path):
     def spec(**data):
         path = tmp_path / "spec.yaml"
