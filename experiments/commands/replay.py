@@ -14,7 +14,7 @@ examples:
   kvtwin replay trace.csv --num-gpu-blocks-override 40000 --block-size 32 --out first-run
   kvtwin replay trace.jsonl --max-concurrency 8 --step-time zero --json
 
-Exit code: 0; 1 when no request completed, or some never could; 2 for a mistake in the input.
+Exit code: 0; 1 if no request completed, or the server hung; 2 for a mistake in the input.
 """
 
 

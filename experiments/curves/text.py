@@ -42,6 +42,6 @@ def text_parts(workload: Workload, facts: dict[str, Any]) -> list[Part]:
         "optimal: clairvoyant eviction, which no policy beats."
         if is_exact
         else f"Estimated from {100 * facts['sample']:g} % of the blocks; +- is one standard error.",
-        "Requests are taken one after another: where many run at once in a small cache, or sessions wait for answers,",
-        "a replay hits less.",
+        "The curve takes requests one after another. A replay hits less where many run at once in a small cache,",
+        "or where sessions wait for answers.",
     ]

@@ -8,13 +8,13 @@ from kvtwin.experiments.misses.sources import POSSIBLE, SOURCES
 
 LABELS = {
     "cold": "never seen before",
-    "evicted": "evicted before",
+    "evicted": "evicted before reuse",
     "unfilled": "not computed yet",
     "sparse": "not kept by windows or states",
-    "isolation": "other salt, LoRA or image",
-    "alignment": "in no block that can be hit",
+    "isolation": "different salt, LoRA or image",
+    "alignment": "in a partial or last block",
     "uncached": "prefix caching is off",
-    "unknown": "nothing known of the prompt",
+    "unknown": "prompt known by length only",
 }
 
 _GREAT_LOSS = 0.05
@@ -32,9 +32,9 @@ def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
         rows += [(f"  {LABELS[name]}:", _with_share(lost[name], total)) for name in SOURCES if name in lost]
     if summary["evicted_pause_p50_s"] is not None:
         needed, pause_s = summary["evicted_needed_blocks_p50"], summary["evicted_pause_p50_s"]
-        rows.append(("Evicted, median pause before (s):", f"{pause_s:.2f}"))
+        rows.append(("Evicted tokens, median reuse gap (s):", f"{pause_s:.2f}"))
         if needed is not None:
-            rows.append(("  blocks that half of them needed:", needed))
+            rows.append(("  blocks needed to keep half of them:", needed))
     for prefix in summary["top_shared_prefixes"][:_NUM_PREFIX_ROWS]:
         saved = f"{prefix['saved_tokens']} in {prefix['requests']} requests"
         rows.append((f"Prefix of {prefix['prefix_tokens']} tokens, saved:", saved))
@@ -54,14 +54,14 @@ def why_low(summary: dict[str, Any]) -> str | None:
     elif source == "evicted":
         needed = summary["evicted_needed_blocks_p50"]
         reason = (
-            f"{share} were evicted before, half of them within {summary['evicted_pause_p50_s']:,.1f} s of their use"
+            f"{share} were evicted before reuse, half of them reused within {summary['evicted_pause_p50_s']:,.1f} s"
         )
         if needed is not None:
-            reason += f"; half of them needed no more than {needed:,} blocks, not {summary['num_gpu_blocks']:,}"
+            reason += f"; {needed:,} blocks instead of {summary['num_gpu_blocks']:,} would keep about half of them"
     else:
         reason = f"{share} were {_REASONS[source]}"
     achieved = summary["prefix_cache_hit_rate"]
-    return f"hit rate {achieved:.1%}, {summary['possible_hit_rate']:.1%} is possible: {reason}"
+    return f"hit rate {achieved:.1%}, {summary['possible_hit_rate']:.1%} possible: {reason}"
 
 
 def why_no_hits(summary: dict[str, Any]) -> str | None:
@@ -70,16 +70,16 @@ def why_no_hits(summary: dict[str, Any]) -> str | None:
     reasons = sorted((name for name in _REASONS if lost.get(name)), key=lambda name: -lost[name])
     if reasons:
         words = ", or ".join(_REASONS[name] for name in reasons)
-        return f"prompts share prefixes of at least one block, but the blocks were {words}"
+        return f"prompts share prefixes of at least one block, but these blocks were {words}"
     if lost.get("isolation"):
         return f"prompts share prefixes, but their {_differences(summary)} differ"
     return None
 
 
 _REASONS = {
-    "evicted": "evicted before",
-    "sparse": "not kept (--prefix-cache-retention-interval None keeps all)",
-    "unfilled": "not computed yet when they were looked up",
+    "evicted": "evicted before reuse",
+    "sparse": "not kept by windows or states (--prefix-cache-retention-interval None keeps all)",
+    "unfilled": "not computed yet at the lookup",
 }
 
 

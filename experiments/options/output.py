@@ -50,7 +50,7 @@ class JsonOption:
 class OutputOptions(JsonOption):
     """Output (as in vllm bench serve)."""
 
-    out: Path | None = option(None, File("DIR"), "keep the run in a new folder")
+    out: Path | None = option(None, File("DIR"), "save the run in a new folder")
     percentile_metrics: tuple[str, ...] = option(LATENCIES, Several(Choice(LATENCIES)), "latencies to print")
     metric_percentiles: tuple[float, ...] = option(
         (99.0,), Several(Number("PERCENTS", 0, 100)), "percentiles of latencies, such as 50,90,99"
@@ -58,7 +58,7 @@ class OutputOptions(JsonOption):
     goodput: tuple[ServiceLevel, ...] = option(
         (),
         Several(ServiceLevels(), many_words=True),
-        "service levels, such as ttft:500 tpot:50 (also e2el)",
+        "latency targets in ms for goodput, such as ttft:500 tpot:50 (also e2el)",
     )
     check: bool = option(False, Switch(has_off=False), "verify the engine's invariants after every step (slow)")
 
@@ -70,10 +70,10 @@ class EventOptions:
     events: bool = option(
         False,
         Switch(has_off=False),
-        "keep what happened in every step, and to which blocks, in --out DIR",
+        "save in --out DIR what happened in every step, block by block",
     )
     kv_events: bool = option(
         False,
         Switch(has_off=False),
-        "keep the KV events that vLLM would publish in --out DIR, as JSON lines",
+        "save in --out DIR the KV events that vLLM would publish, as JSON lines",
     )

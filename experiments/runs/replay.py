@@ -81,7 +81,7 @@ def replay(
         for warning in workload.warnings:
             print(f"kvtwin: warning: {warning}", file=sys.stderr)
     if options.warmup_requests >= load.num_requests:
-        raise UserError(f"--warmup-requests: nothing is left to count of {load.num_requests:,} requests")
+        raise UserError(f"--warmup-requests: leaves nothing to count of {load.num_requests:,} requests")
     misses = MissSources(config)
     stopwatch = Stopwatch()
     with request_progress("replay", load.num_requests, show=show_progress) as advance:

@@ -52,7 +52,7 @@ def block_bytes_of_all_gpus(sizing: SizingResult) -> int:
 def _whole_blocks(flag: str, gib: float, block_bytes: int, most_blocks: int) -> int:
     num_blocks = int(gib * GIB) // block_bytes
     if num_blocks < 1:
-        raise UserError(f"{flag}: {gib:g} GiB hold no block of {block_bytes:,} bytes")
+        raise UserError(f"{flag}: {gib:g} GiB cannot hold a block of {block_bytes:,} bytes")
     if num_blocks > most_blocks:
         raise UserError(f"{flag}: {gib:g} GiB are {num_blocks:,} blocks; a replay holds at most {most_blocks:,}")
     return num_blocks

@@ -176,7 +176,7 @@ def _lacks(known_by: Counter[str], num_zero_outputs: int) -> list[str]:
     elif known_by["length"]:
         notes.append(f"{known_by['length']:,} prompts are known by length only: their hits will be unknown")
     if known_by["hash_ids"]:
-        notes.append("hash ids name prompts only: hits on earlier outputs show where later prompts repeat their ids")
+        notes.append("hash ids cover prompts only: an earlier output is hit only where a later prompt repeats its ids")
     if num_zero_outputs:
-        notes.append(f"{num_zero_outputs:,} requests have no output tokens: they will be refused one by one")
+        notes.append(f"{num_zero_outputs:,} requests have no output tokens and will be refused")
     return notes
