@@ -1,4 +1,4 @@
-"""``kvtwin isolation``: what response times tell one tenant of another's prompts, and what cache salts cost."""
+"""``kvtwin isolation``: what response times leak about other tenants' prompts, and what cache salts cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kvtwin limit``: the highest rate at which nothing is preempted, hits keep coming, and latencies are kept."""
+"""``kvtwin limit``: the highest rate without preemptions, within limits on hit rate and latencies."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The commands by name. Their modules are imported when they are asked for, so that the list of them comes at once.
+"""The commands by name. Their modules are imported only when needed, so that the list of commands prints without delay.
 
 A module has ``OPTIONS``, the dataclass of its options; ``EPILOGUE``, what its help ends with; and ``run(options)``,
-which returns the exit code. One that has more to read than flags has ``complete(values)`` too: from the values that
-were given to those that count. What is heavy is imported by ``run``: help must not wait for it.
+which returns the exit code. A module that reads more than flags has ``complete(values)`` too: it maps
+the given values to the effective ones. Heavy imports belong in ``run``: help must not wait for them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``kvtwin validate``: serve a workload for real, simulate the same, compare, and check."""
+"""``kvtwin validate``: serve a workload for real, simulate it too, compare, and check."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Exit code: 0; 1 if check 1 or 2 fails; 2 for a mistake in the input, or if the d
 
 
 def complete(given: dict[str, Any]) -> dict[str, Any]:
-    """``given`` with the options of a YAML file below them, if WORKLOAD is one. UserError: the file has a mistake."""
+    """``given``, completed by the options of a YAML file if WORKLOAD is one. UserError: the file has a mistake."""
     from kvtwin.experiments.validation.specification import with_specification
 
     return with_specification(given)

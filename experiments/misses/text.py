@@ -24,7 +24,7 @@ _NUM_PREFIX_ROWS = 3
 
 
 def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """Labels and values for the cache section: sources of misses that there are, prefixes that saved most."""
+    """Labels and values for the cache section: sources of misses, and the prefixes that saved most."""
     lost, total = _lost(summary), _prompt_tokens(summary)
     rows: list[tuple[str, object]] = []
     if lost and total:
@@ -42,7 +42,7 @@ def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def why_low(summary: dict[str, Any]) -> str | None:
-    """The greatest loss that a different server would not have had, if it is great."""
+    """The greatest avoidable loss, if it is large enough to mention."""
     lost, total = _lost(summary), _prompt_tokens(summary)
     avoidable = {name: lost.get(name, 0) for name in (*POSSIBLE, "isolation")}
     source = max(avoidable, key=lambda name: avoidable[name])
@@ -65,7 +65,7 @@ def why_low(summary: dict[str, Any]) -> str | None:
 
 
 def why_no_hits(summary: dict[str, Any]) -> str | None:
-    """Why nothing hit although prompts share blocks; None if they do not."""
+    """Why nothing hit although prompts share blocks; None if they share none."""
     lost = _lost(summary)
     reasons = sorted((name for name in _REASONS if lost.get(name)), key=lambda name: -lost[name])
     if reasons:

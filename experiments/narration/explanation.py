@@ -19,7 +19,7 @@ from kvtwin.workloads.request_record import RequestRecord
 
 
 def explain(options: ExplainOptions) -> int:
-    """Explain a request. UserError: no request has the id. Exit code 1 when it did not come to its end."""
+    """Explain a request. UserError: no request has the id. Exit code 1 if it did not finish."""
     record, request_id = _find(options)
     narrators: list[Narrator] = []
     refusals: list[str | None] = []

@@ -43,9 +43,9 @@ class _Eviction(NamedTuple):
 
 
 class Narrator(Observer, PoolListener):
-    """Follows the requests with one id. ``now_ns`` tells the time.
+    """Follows the requests with one id. ``now_ns`` returns the time.
 
-    It listens to the pool of ``scheduler``; that it also observes the scheduler is up to whoever made it.
+    It listens to the pool of ``scheduler``; its creator must also make it observe the scheduler.
     """
 
     def __init__(self, request_id: str, scheduler: Scheduler, now_ns: Callable[[], int]) -> None:

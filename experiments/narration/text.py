@@ -32,14 +32,14 @@ class _Line:
         return f"{steps:>15}  {first.time_ns / SECOND_NS:>13.6f}  {_TEXTS[first.kind](self)}"
 
     def takes(self, event: Event) -> bool:
-        """Whether ``event`` says the same of a later step."""
+        """Whether ``event`` is the same in a later step."""
         first = self.events[0]
         if event.kind != first.kind or event.kind not in _SAME:
             return False
         return all(event.facts.get(name) == first.facts.get(name) for name in _SAME[event.kind])
 
     def range(self, name: str) -> str:
-        """The least and the most that a fact was."""
+        """The minimum and maximum of a fact."""
         values = [event.facts[name] for event in self.events]
         low, high = min(values), max(values)
         return f"{low:,}" if low == high else f"{low:,} to {high:,}"

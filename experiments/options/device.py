@@ -1,4 +1,4 @@
-"""The options that choose a device and a model's weights, of the commands that really compute."""
+"""The options that choose a device and a model's weights, for the commands that compute on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options for host memory beside the device's pool."""
+"""The options for host memory: swapping and offloading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of what a replay prints and keeps, with the names of ``vllm bench serve``."""
+"""The options for what a replay prints and saves, with the names of ``vllm bench serve``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOODPUT_LATENCIES = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True)
 class ServiceLevel:
-    """A latency that a request must keep."""
+    """A latency target of a request."""
 
     latency: str
     most_ms: float
@@ -28,7 +28,7 @@ class ServiceLevel:
 
 @dataclass(frozen=True)
 class ServiceLevels:
-    """A latency and its most milliseconds, such as ttft:500."""
+    """A latency and its limit in milliseconds, such as ttft:500."""
 
     metavar: str = "NAME:MS"
 

@@ -1,4 +1,4 @@
-"""Flags of vLLM, now or once, that would change the result and are not modelled: refused by name, never ignored."""
+"""Flags of current or older vLLM that are not modelled: refused by name, never ignored."""
 
 from __future__ import annotations
 

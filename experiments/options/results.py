@@ -1,4 +1,4 @@
-"""The options of the commands that look at what was kept, or at what is known."""
+"""The options of the commands that read saved runs, or list the catalogue."""
 
 from __future__ import annotations
 

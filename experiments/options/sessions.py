@@ -1,4 +1,4 @@
-"""The options that say how the sessions of a workload are played: which of them, from when on, with what pauses."""
+"""The options that say how the sessions of a workload are played: which ones, when they start, and their pauses."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def misses(summaries: Summaries, names: Sequence[str], label: str = "") -> Figur
 
 
 def memory(summaries: Summaries, names: Sequence[str], label: str = "") -> Figure | None:
-    """What the KV memory of each run was used for while requests waited; None if that is known of no run."""
+    """What the KV memory of each run was used for while requests waited; None if unknown for all runs."""
     parts = {f"kv_memory_{part}_mean_while_waiting": drawn for part, drawn in _MEMORY_PARTS.items()}
     if not any(summary.get(key) for summary in summaries for key in parts):
         return None

@@ -1,4 +1,4 @@
-"""What a user should be told in words: why nothing hit, what was not served, and when the load is too high."""
+"""Verdicts on a run in words: why nothing hit, what was not served, and when the load is too high."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WAITING_SHARE = 0.5
 
 
 def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, load: Load) -> list[str]:
-    """All that there is to say about a run, one sentence each."""
+    """All verdicts on a run, one sentence each."""
     found = [hits_verdict(summary, config, load), sessions_verdict(recorder, load) or overload_verdict(recorder, load)]
     if config.retention != "lru" and not summary["later_turns"]:
         found.append(f"retention {config.retention} changed nothing: no request continues a session")
@@ -55,7 +55,7 @@ def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, 
 
 
 def hits_verdict(summary: dict[str, Any], config: EngineConfig, load: Iterable[RequestRecord]) -> str | None:
-    """Why the hit rate is 0 or not known; None where it speaks for itself. May read the workload again."""
+    """Why the hit rate is 0, low or unknown; None if there is nothing to explain. May read the workload again."""
     if not summary["completed"]:
         return None
     if summary["prefix_cache_hits"] is None:

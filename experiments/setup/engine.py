@@ -127,7 +127,7 @@ def with_allocator(config: EngineConfig, options: ReplayOptions) -> EngineConfig
 
 
 def allocator_lines(config: EngineConfig) -> list[str]:
-    """What a heading says of the allocator: nothing of vLLM's own."""
+    """What a heading says about the allocator: nothing if it is vLLM's."""
     if config.allocator == "paged":
         return []
     return [f"memory  {config.allocator}: a range per request, of {config.num_blocks - 1:,} slots; no prefix caching"]

@@ -33,7 +33,7 @@ def host_blocks(options: ReplayOptions, sizing: SizingResult, most_blocks: int) 
 def host_link(options: ReplayOptions, sizing: SizingResult) -> HostLink | None:
     """The link that copies take time on; None where nothing is copied or nothing takes time.
 
-    UserError: nobody said which GPU's.
+    UserError: no GPU was given.
     """
     copies = options.preemption_mode == "swap" or options.kv_offloading_size is not None
     if not copies or options.step_time == "zero":

@@ -1,4 +1,4 @@
-"""vLLM's ``--speculative-config``: what of it decides, how good drafts are, and what makes no difference here."""
+"""vLLM's ``--speculative-config``: keys that affect decisions, accepted drafts, and keys without effect."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Drafting:
     """Keys that were given and make no difference."""
 
     def acceptance(self, seed: int) -> DraftAcceptance:
-        """How many drafts are right, drawn with ``seed``."""
+        """How many drafts are accepted, drawn with ``seed``."""
         return DraftAcceptance(self.speculation.num_speculative_tokens, self.acceptance_rates, seed)
 
     def describe(self) -> str:

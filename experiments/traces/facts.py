@@ -24,7 +24,7 @@ _KNOWN_BY = ("tokens", "hash_ids", "hash_ids_with_outputs", "length")
 def inspect_workload(
     workload: Workload, block_size: int = 16, max_model_len: int | None = None, num_top_prefixes: int = 0
 ) -> dict[str, Any]:
-    """Everything ``kvtwin trace inspect`` tells about ``workload``, as a dict for JSON. Reads it once more.
+    """Everything that ``kvtwin trace inspect`` prints about ``workload``, as a dict for JSON. Reads it once more.
 
     ``sharing`` is None when no prompt is known by more than its length. Its ``hit_tokens`` follow vLLM's
     rule: the leading blocks that were seen, at most ``(prompt - 1) // block_size``, so that a token is left

@@ -1,4 +1,4 @@
-"""The two checks of a validation, neither of which is a matter of precision: same decisions, and same tokens."""
+"""The two checks of a validation, which are exact rather than a matter of accuracy: same decisions, and same tokens."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Setting:
     model: DeviceModel
 
     def simulation(self, executor: Executor[Any], on_progress: Callable[[int], None] | None = None) -> ServerSimulation:
-        """A server with ``executor`` behind it."""
+        """A server that runs its steps on ``executor``."""
         return ServerSimulation(
             self.config,
             executor,
