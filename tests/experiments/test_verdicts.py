@@ -31,12 +31,12 @@ NO_HITS = {
     "evicted": (
         [tokens(*SHARED), *(tokens(*range(n * 1000, n * 1000 + 200)) for n in range(2, 6)), tokens(*SHARED)],
         TIGHT,
-        "the blocks were evicted before",
+        "these blocks were evicted before reuse",
     ),
     "not computed yet": (
         [tokens(*SHARED, arrival_ns=0), tokens(*SHARED, arrival_ns=0)],
         ("--long-prefill-token-threshold", "10"),
-        "but the blocks were not computed yet",
+        "but these blocks were not computed yet",
     ),
     "caching off": ([tokens(*SHARED)] * 2, ("--no-enable-prefix-caching",), "prefix caching is off"),
     "salt": ([tokens(*SHARED, cache_salt=name) for name in "ab"], (), "but their cache salts differ"),
