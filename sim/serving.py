@@ -62,7 +62,7 @@ class ServerSimulation:
     ) -> None:
         """An executor that is a :class:`ServerObserver` hears of everything before ``observers`` do.
 
-        ``on_progress`` gets the number of finished requests, ``on_refusal`` the place of a refused record and the reason.
+        ``on_progress`` gets the number of finished requests, ``on_refusal`` a refused record's place and the reason.
 
         The first ``num_warm_up_requests`` that are sent are served and left out of all that is recorded and counted;
         ``observers`` hear of them too.
