@@ -24,7 +24,7 @@ def text_parts(workload: Workload, facts: dict[str, Any]) -> list[Part]:
         name = row.get("name", "")
         if row["blocks"] is None:
             rows.append((name, *"----"))
-            notes.append(f"{name}: holds no request of max_model_len (--max-model-len)")
+            notes.append(f"{name}: cannot hold a request of max_model_len (--max-model-len)")
             continue
         possible = row["hit_rate"] / facts["ceiling_hit_rate"] if facts["ceiling_hit_rate"] else 0.0
         other = row["optimal_hit_rate" if is_exact else "hit_rate_standard_error"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvtwin.experiments.display.tables import Part, table
 
-_HEADINGS = ("memory", "blocks", "criterion", "holds at", "(there)", "fails at", "(there)")
+_HEADINGS = ("memory", "blocks", "criterion", "holds at", "(value)", "fails at", "(value)")
 
 
 def text_parts(facts: dict[str, Any]) -> list[Part]:

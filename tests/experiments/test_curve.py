@@ -198,7 +198,7 @@ def test_marks_are_the_sizes_of_servers(kvtwin, sharing):
     )
     assert facts["marks"][3]["blocks"] == size["num_blocks"]
     text = kvtwin("curve", sharing, *options).out
-    assert "\nl40s at 0.3: holds no request of max_model_len" in text
+    assert "\nl40s at 0.3: cannot hold a request of max_model_len" in text
     assert "optimal: clairvoyant" in text
 
 
