@@ -62,8 +62,8 @@ class ReplacedBlock(NamedTuple):
 class AdmissionStop(Enum):
     """Why no more requests were admitted to a step."""
 
-    NOBODY_WAITS = "nobody waits"
-    SEATS = "all seats are taken"
+    NOBODY_WAITS = "no request is waiting"
+    SEATS = "the maximum number of requests is running (--max-num-seqs)"
     BUDGET = "the token budget is used up"
     HELD = "prefill is held back"
     STATE = "no state is worth keeping within the tokens left"

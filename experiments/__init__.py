@@ -1,1 +1,1 @@
-"""What a user runs: the command line and everything behind it."""
+"""What a user runs: the command line, and everything that it uses."""

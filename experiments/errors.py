@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """Something the user can put right: one clear line, exit code 2."""
+    """An error that the user can fix: one clear line, exit code 2."""
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float, most: int = 1) -> str:

@@ -17,7 +17,8 @@ class Clients:
     * A record with predecessors (``after``) is due when the last of their delays is over, but not before that.
     * With ``max_concurrency``, at most that many requests are with the server; others wait here, in order.
 
-    ``serve`` takes a record that is sent. Whoever serves says :meth:`request_done` once per record, be it at once.
+    ``serve`` takes a record that is sent. The server calls :meth:`request_done` once per
+    record, sometimes from within ``serve``.
     """
 
     def __init__(self, clock: Clock, serve: Callable[[RequestRecord], None], max_concurrency: int | None) -> None:

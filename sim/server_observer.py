@@ -8,10 +8,10 @@ from kvtwin.workloads.request_record import RequestRecord
 
 
 class ServerObserver:
-    """Is told of requests and steps, in order; sees the scheduler as it then is and changes nothing.
+    """Hears of requests and steps, in order; may look at the scheduler, but changes nothing.
 
-    Whoever watches overrides what it wants to know. (:class:`kvtwin.engine.observer.Observer` is told of the decisions
-    inside a step, :class:`kvtwin.engine.pool_listener.PoolListener` what becomes of blocks.)
+    Subclasses override what they need. (:class:`kvtwin.engine.observer.Observer` hears of the decisions inside a step,
+    :class:`kvtwin.engine.pool_listener.PoolListener` of changes to blocks.)
     """
 
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
@@ -21,7 +21,7 @@ class ServerObserver:
         """A step was scheduled."""
 
     def processed(self, step: Step, now_ns: int) -> None:
-        """The output of the oldest step that was not processed yet was delivered."""
+        """The output of the oldest unprocessed step was delivered."""
 
     def ended(self, request: Request, now_ns: int) -> None:
         """A request ended, for whatever reason."""

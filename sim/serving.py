@@ -60,12 +60,12 @@ class ServerSimulation:
         on_refusal: Callable[[str, str], None] | None = None,
         num_warm_up_requests: int = 0,
     ) -> None:
-        """An executor that is a :class:`ServerObserver` is told of requests and steps, before other ``observers``.
+        """An executor that is a :class:`ServerObserver` hears of everything before ``observers`` do.
 
-        ``on_progress`` is told how many requests are done, ``on_refusal`` where a refused record stands and why.
+        ``on_progress`` gets the number of finished requests, ``on_refusal`` a refused record's place and the reason.
 
         The first ``num_warm_up_requests`` that are sent are served and left out of all that is recorded and counted;
-        ``observers`` are told of them too.
+        ``observers`` hear of them too.
 
         ``check`` verifies every invariant of the engine after every step, which is slow. ``observe`` makes an observer
         of the engine's decisions.
@@ -73,7 +73,7 @@ class ServerSimulation:
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
         self.observers: list[ServerObserver] = [executor] if isinstance(executor, ServerObserver) else []
-        """Who else is told of every request and step; to be filled before the run."""
+        """Who else hears of every request and step; fill it before the run."""
         self._clock = Clock()
         if observe:
             self.scheduler.observe(observe(self.scheduler, lambda: self._clock.now_ns))

@@ -13,9 +13,9 @@ def as_recorded(pause_ns: int) -> int:
 
 
 class NominalArrivals:
-    """Says of each request that waits for others how early it can be sent, from what it was told of those before.
+    """The earliest time at which each request that waits for others can be sent, given the requests before it.
 
-    ``pause_ns`` turns each pause behind an answer into the one that counts.
+    ``pause_ns`` maps each pause after an answer to the one that is played.
     """
 
     def __init__(self, pause_ns: Callable[[int], int] = as_recorded) -> None:

@@ -29,7 +29,7 @@ def with_token_ids(
     """
     for index, record in enumerate(records):
         if record.images:
-            raise WorkloadError(record.source, "images: expected text only, because the model has no eyes")
+            raise WorkloadError(record.source, "images: expected text only, because the model takes no images")
         yield replace(
             record,
             token_ids=_prompt(record, index, vocabulary_size, seed, folds=folds),

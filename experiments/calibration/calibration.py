@@ -112,7 +112,7 @@ def progress_bar(limit_s: float) -> Iterator[Progress]:
 
 
 def where_and_when(model: DeviceModel, config: EngineConfig) -> dict[str, float | int | str]:
-    """What a file of measured step times tells of its origin."""
+    """What a file of measured step times records about its origin."""
     import torch
 
     is_cpu = model.device.type == "cpu"
@@ -132,7 +132,7 @@ def where_and_when(model: DeviceModel, config: EngineConfig) -> dict[str, float 
 
 
 def steps_of_run(run: Run) -> tuple[list[MeasuredStep], dict[str, float | int | str]]:
-    """The steps of a measured run, and what a file tells of their origin. UserError: ``run`` was not measured.
+    """The steps of a measured run, and what a file records about their origin. UserError: ``run`` was not measured.
 
     Steps that copied blocks are left out: a step-time model does not predict copies.
     """
@@ -154,7 +154,7 @@ def steps_of_run(run: Run) -> tuple[list[MeasuredStep], dict[str, float | int | 
 
 
 def extent(steps: Sequence[MeasuredStep], calibration: Calibration) -> dict[str, float | int | str]:
-    """What a file tells of its steps: how large they were, and how well held-out ones were predicted."""
+    """What a file records about its steps: how large they were, and how well held-out ones were predicted."""
     shapes = [step.shape for step in steps]
     return {
         "steps": len(steps),

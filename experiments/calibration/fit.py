@@ -60,7 +60,7 @@ class Calibration(NamedTuple):
     num_shapes: int
 
     def step_time(self, measured: dict[str, Any] | None = None) -> CalibratedStepTime:
-        """The model, with what is to be told of the measurement."""
+        """The model, with a record of the measurement."""
         return CalibratedStepTime({**self.coefficients, "measured": measured or {}})
 
 

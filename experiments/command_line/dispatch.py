@@ -1,6 +1,6 @@
 """From the words of a command line to the command that they ask for, or to help.
 
-Help must come at once, so it is answered here, before anything is imported that splits or reads options.
+Help must be fast, so it is answered here, before any import that splits or reads options.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs one command, and turns what the user can put right into one line."""
+"""Runs one command, and turns errors that the user can fix into one line."""
 
 from __future__ import annotations
 

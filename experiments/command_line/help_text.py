@@ -26,12 +26,12 @@ Start with:
   kvtwin trace inspect TRACE
   kvtwin replay TRACE --model meta-llama/Llama-3.1-8B --gpu h200
 
-Flags that vLLM has carry vLLM's names and defaults; `kvtwin COMMAND --help` lists them, `--help=WORD` some of them.
+Flags shared with vLLM have its names and defaults. `kvtwin COMMAND --help` lists all flags, `--help=WORD` some of them.
 """
 
 _GENERAL = (
-    ("--config FILE", "YAML file of flags, without their dashes; flags on the command line go before it"),
-    ("--help[=WORD]", "all of this, or the group or flags with this word in their names"),
+    ("--config FILE", "YAML file of flags, without the dashes; flags on the command line override it"),
+    ("--help[=WORD]", "show all options, or the groups or flags with WORD in their names"),
 )
 
 
@@ -39,7 +39,7 @@ def print_commands(group: str = "") -> None:
     """The commands under their headings; with ``group``, those that begin with it."""
     console = _console()
     console.print(f"usage: kvtwin {group + ' ' if group else ''}COMMAND [OPTIONS]\n")
-    console.print(f"Simulates an LLM server's paged KV cache; decides as vLLM {VLLM_VERSION} does.\n")
+    console.print(f"Simulates the paged KV cache of an LLM server. Makes the decisions of vLLM {VLLM_VERSION}.\n")
     listed = {name: command for name, command in COMMANDS.items() if name.startswith(group)}
     for heading in dict.fromkeys(command.heading for command in listed.values()):
         rows = [(name, command.summary) for name, command in listed.items() if command.heading == heading]
@@ -58,7 +58,7 @@ def print_help(command: str, options: type, epilogue: str, asked: str = "") -> N
     if asked:
         found = _matching(groups, asked)
         if not found:
-            raise UserError(f"--help={asked}: no group or flag of kvtwin {command} has this in its name")
+            raise UserError(f"--help={asked}: kvtwin {command} has no group or flag with this in its name")
         for group, members in found.items():
             _print_panel(console, group, [_row(field) for field in members])
         return
@@ -66,7 +66,7 @@ def print_help(command: str, options: type, epilogue: str, asked: str = "") -> N
     summary = COMMANDS[command].summary
     names = " ".join(field.flag if field.is_required else f"[{field.flag}]" for field in arguments)
     console.print(f"usage: kvtwin {command} {names + ' ' if names else ''}[OPTIONS]\n")
-    console.print(f"{summary[0].upper()}{summary[1:]}. Decides as vLLM {VLLM_VERSION} does.\n")
+    console.print(f"{summary[0].upper()}{summary[1:]}.\nMakes the decisions of vLLM {VLLM_VERSION}.\n")
     for group, members in groups.items():
         _print_panel(console, group, [_row(field) for field in members])
     _print_panel(console, "General", [(flag, Text(text)) for flag, text in _GENERAL])

@@ -10,10 +10,10 @@ from kvtwin.experiments.options.results import CompareOptions
 OPTIONS = CompareOptions
 
 EPILOGUE = """\
-Differences are to the first run. Requests are compared where the runs sent the same ones.
+Every run is compared with the first. Requests are compared if the runs have the same ones.
 
 example:
-  kvtwin compare first-run second-run      # of `kvtwin replay TRACE --out first-run`; points of a sweep are runs, too
+  kvtwin compare first-run second-run      # folders of `kvtwin replay --out`; points of a sweep work too
 """
 
 

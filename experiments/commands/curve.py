@@ -9,8 +9,9 @@ from kvtwin.experiments.options.curve import CurveOptions
 OPTIONS = CurveOptions
 
 EPILOGUE = """\
-One pass gives all sizes (stack distances). It takes requests one after another in order of arrival; a replay knows
-more: requests that overlap, preemptions, a budget. Blocks count as in --num-gpu-blocks-override: with the null block.
+One pass over the trace gives all sizes (stack distances). It takes requests one after another, in order of arrival.
+Only a replay models overlapping requests, preemptions and the token budget. Numbers of blocks include the null block,
+as in --num-gpu-blocks-override.
 
 examples:
   kvtwin curve conversation_trace.jsonl.gz
@@ -18,7 +19,7 @@ examples:
   kvtwin curve trace.jsonl --model Llama-3.1-8B --gpu h200 --plot curve.png --runs first-sweep
   kvtwin curve trace.jsonl --block-size 512 --at 1000,4000,16000 --json
 
-With --model and --gpu the sizes of these GPUs are marked (options of `kvtwin size` apply).
+With --model and --gpu, the curve marks the cache sizes of these GPUs. The options of `kvtwin size` apply.
 """
 
 

@@ -21,7 +21,7 @@ DEMO_OPTIONS = ReplayOptions(
 _COMMAND = command_line("replay", DEMO_OPTIONS, ("model",))
 
 EPILOGUE = f"""\
-It is `{_COMMAND}`.
+This runs `{_COMMAND}`.
 
 example:
   kvtwin demo

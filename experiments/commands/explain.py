@@ -1,4 +1,4 @@
-"""``kvtwin explain``: replay a trace, and tell everything that happened to one request, and why."""
+"""``kvtwin explain``: replay a trace, and show everything that happened to one request, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ examples:
 
 
 def run(options: ExplainOptions) -> int:
-    """Explain a request. Exit code 1 when it did not come to its end."""
+    """Explain a request. Exit code 1 if it did not finish."""
     from kvtwin.experiments.narration.explanation import explain
 
     return explain(options)

@@ -8,11 +8,11 @@ from kvtwin.experiments.options.results import ExportOptions
 OPTIONS = ExportOptions
 
 EPILOGUE = """\
-perfetto     trace event JSON for ui.perfetto.dev: a track per request, counters of the cache (needs replay --events)
-prometheus   metrics under vLLM's names; inter-token latencies only with replay --events
+perfetto     trace event JSON for ui.perfetto.dev: one track per request, cache counters (needs replay --events)
+prometheus   vLLM's metrics, under its names; inter-token latencies only with replay --events
 vllm-bench   the result JSON of vllm bench serve --save-detailed; itls only with replay --events
 
-KV events need no export: `kvtwin replay --kv-events --out RUN` writes RUN/kv_events.jsonl.
+KV events need no export: `kvtwin replay --kv-events --out RUN` writes them to RUN/kv_events.jsonl.
 
 examples:
   kvtwin replay demo --num-gpu-blocks-override 1800 --max-model-len 8192 --events --out first-run

@@ -1,4 +1,4 @@
-"""``kvtwin isolation``: what response times tell one tenant of another's prompts, and what cache salts cost."""
+"""``kvtwin isolation``: what response times leak about other tenants' prompts, and what cache salts cost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ BUNDLED = Path(__file__).parents[1] / "configs" / "isolation.yaml"
 
 EPILOGUE = """\
 A victim sends prompts with secrets. An attacker sends probes that repeat the secret or a wrong guess, and looks at
-their time to first token: a prefix that is cached answers sooner. With a cache salt per tenant, none is shared.
-docs/isolation.md says what the columns mean, experiments/configs/isolation.yaml what CONFIG.yaml may hold.
+their time to first token: it is shorter if the prefix is cached. With one cache salt per tenant, nothing is shared.
+The second table shows how many hits the salts cost.
+docs/isolation.md explains the columns; experiments/configs/isolation.yaml shows every key of CONFIG.yaml.
 
 example:
   kvtwin isolation

@@ -1,4 +1,4 @@
-"""``kvtwin limit``: the highest rate at which nothing is preempted, hits keep coming, and latencies are kept."""
+"""``kvtwin limit``: the highest rate without preemptions, within limits on hit rate and latencies."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from kvtwin.experiments.options.limit import LimitOptions
 OPTIONS = LimitOptions
 
 EPILOGUE = """\
-The rate is varied by --rate-scale, or by --request-rate or --session-rate where they are given, from which the search
-starts. It is bisection: between the highest rate that held and the lowest that failed nothing was replayed, and a limit
-is one only if what holds at a rate holds at lower ones. With --goodput, latencies at every percentile of
---metric-percentiles must be within their limits.
+The search varies --rate-scale; if --request-rate or --session-rate is given, it varies that one and starts there.
+It bisects: nothing is replayed between the highest rate that held and the lowest that failed. The limit is exact only
+if everything that holds at one rate also holds at lower rates. With --goodput, each latency must stay within its limit
+at every percentile of --metric-percentiles.
 
 examples:
   kvtwin limit trace.jsonl --model meta-llama/Llama-3.1-8B --gpu l40s --memory-fractions 0.5,0.7,0.92
   kvtwin limit demo --gpu rtx-4090 --max-model-len 8192 --goodput ttft:500 tpot:50 --hit-rate-within 0.02
 
-Exit code: 0; 1 when a server could not be replayed; 2 for a mistake in the input.
+Exit code: 0; 1 if a server could not be replayed; 2 for a mistake in the input.
 """
 
 

@@ -8,13 +8,13 @@ from kvtwin.experiments.options.results import PlotOptions
 OPTIONS = PlotOptions
 
 EPILOGUE = """\
-Of a run: the timeline (cache, requests, preemptions), the distribution of latencies, and where its misses come from. Of
-a sweep: hit rate and preemptions over every option with numbers, and as a table over every two of them; of each point
-its misses, and what its memory was used for while requests waited. Each as PNG and as SVG.
+For a run: a timeline (cache, requests, preemptions), the distribution of latencies, and the sources of misses. For a
+sweep: hit rate and preemptions over each numeric option, and as a table over each pair of them. Also the misses of each
+point, and what its memory was used for while requests waited. Every picture is written as PNG and SVG.
 
 examples:
-  kvtwin plot first-run                       # of `kvtwin replay demo --out first-run`
-  kvtwin plot first-sweep --metrics mean_ttft_ms,num_preemptions     # of `kvtwin sweep SPEC.yaml --out first-sweep`
+  kvtwin plot first-run                       # from `kvtwin replay demo --out first-run`
+  kvtwin plot first-sweep --metrics mean_ttft_ms,num_preemptions     # from `kvtwin sweep SPEC.yaml --out first-sweep`
 """
 
 

@@ -1,8 +1,8 @@
-"""The commands by name. Their modules are imported when they are asked for, so that the list of them comes at once.
+"""The commands by name. Their modules are imported only when needed, so that the list of commands prints without delay.
 
 A module has ``OPTIONS``, the dataclass of its options; ``EPILOGUE``, what its help ends with; and ``run(options)``,
-which returns the exit code. One that has more to read than flags has ``complete(values)`` too: from the values that
-were given to those that count. What is heavy is imported by ``run``: help must not wait for it.
+which returns the exit code. A module that reads more than flags has ``complete(values)`` too: it maps
+the given values to the effective ones. Heavy imports belong in ``run``: help must not wait for them.
 """
 
 from __future__ import annotations
@@ -21,27 +21,31 @@ class Command:
     heading: str
 
 
-_SIMULATE, _LOOK, _DEVICE, _KNOWN = "Simulate", "Look at results", "On a device", "What is known"
+_SIMULATE, _LOOK, _DEVICE, _KNOWN = "Simulate", "Look at results", "On a device", "Traces and catalogue"
 
 COMMANDS = {
-    "replay": Command("replay", "simulate a server that is sent a trace; print what came of it", _SIMULATE),
-    "explain": Command("explain", "what happened to one request of a replay, and why", _SIMULATE),
-    "size": Command("size", "from gigabytes to blocks, without a trace", _SIMULATE),
-    "curve": Command("curve", "the hit rate at every cache size, in one pass", _SIMULATE),
-    "sweep": Command("sweep", "replay a trace under many settings; compare", _SIMULATE),
-    "limit": Command("limit", "the highest rate that holds: no preemption, hit rate, latencies", _SIMULATE),
-    "isolation": Command("isolation", "what response times tell other tenants; what cache salts cost", _SIMULATE),
-    "demo": Command("demo", "replay a bundled workload on a small pool", _SIMULATE),
-    "compare": Command("compare", "runs side by side, differences first", _LOOK),
-    "plot": Command("plot", "pictures of a run or a sweep", _LOOK),
-    "report": Command("report", "one HTML page about a run or a sweep, with the blocks as a film", _LOOK),
-    "export": Command("export", "a run in the format of another tool: Perfetto, Prometheus, vllm bench", _LOOK),
-    "validate": Command("validate", "serve a workload for real, simulate the same, compare and check", _DEVICE),
-    "calibrate": Command("calibrate", "measure how long steps take on this machine", _DEVICE),
-    "trace inspect": Command("trace_inspect", "what is in a trace file, and what it lacks", _KNOWN),
-    "trace generate": Command("trace_generate", "write a synthetic workload, seeded", _KNOWN),
-    "models": Command("models", "models known by name", _KNOWN),
-    "gpus": Command("gpus", "GPUs known by name", _KNOWN),
+    "replay": Command("replay", "simulate a server on a trace; print latencies and what the KV cache did", _SIMULATE),
+    "explain": Command("explain", "show what happened to one request, step by step, and why", _SIMULATE),
+    "size": Command("size", "compute how many KV cache blocks a model gets on a GPU", _SIMULATE),
+    "curve": Command("curve", "compute the hit rate at every cache size, in one pass", _SIMULATE),
+    "sweep": Command("sweep", "replay a trace under many settings and compare them", _SIMULATE),
+    "limit": Command(
+        "limit", "find the highest rate without preemptions, within limits on hit rate and latencies", _SIMULATE
+    ),
+    "isolation": Command(
+        "isolation", "measure what response times leak to other tenants, and what cache salts cost", _SIMULATE
+    ),
+    "demo": Command("demo", "replay the bundled workload in a small pool", _SIMULATE),
+    "compare": Command("compare", "compare runs side by side, differences first", _LOOK),
+    "plot": Command("plot", "draw pictures of a run or a sweep", _LOOK),
+    "report": Command("report", "write one HTML page about a run or a sweep, with a film of the blocks", _LOOK),
+    "export": Command("export", "write a run in another tool's format: Perfetto, Prometheus, vllm bench", _LOOK),
+    "validate": Command("validate", "serve a workload for real, simulate it too, compare and check", _DEVICE),
+    "calibrate": Command("calibrate", "measure step times on this machine", _DEVICE),
+    "trace inspect": Command("trace_inspect", "show what is in a trace file, and what is missing", _KNOWN),
+    "trace generate": Command("trace_generate", "write a synthetic workload from a seed", _KNOWN),
+    "models": Command("models", "list the models known by name", _KNOWN),
+    "gpus": Command("gpus", "list the GPUs known by name", _KNOWN),
 }
 
 

@@ -1,4 +1,4 @@
-"""``kvtwin replay``: simulate a server that is sent a trace, and print what came of it."""
+"""``kvtwin replay``: simulate a server on a trace, and print latencies and what the cache did."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ examples:
   kvtwin replay trace.csv --num-gpu-blocks-override 40000 --block-size 32 --out first-run
   kvtwin replay trace.jsonl --max-concurrency 8 --step-time zero --json
 
-Exit code: 0; 1 when no request completed, or some never could; 2 for a mistake in the input.
+Exit code: 0; 1 if no request completed, or the server hung; 2 for a mistake in the input.
 """
 
 
 def run(options: ReplayOptions) -> int:
-    """Replay a trace. Exit code 1 when nothing was completed, or the server hung."""
+    """Replay a trace. Exit code 1 if no request completed, or the server hung."""
     from kvtwin.experiments.records.event_recording import event_folder
     from kvtwin.experiments.records.folder import check_free, write_run_folder
     from kvtwin.experiments.runs.facts import now

@@ -8,8 +8,8 @@ from kvtwin.experiments.options.results import ReportOptions
 OPTIONS = ReportOptions
 
 EPILOGUE = """\
-Of a run: what came of it in words, its timeline, hit rate and latencies to zoom into, and, after `kvtwin replay
---events`, the blocks of the pool as a film. Of a sweep: its points as a table to sort, and in figures.
+For a run: the result in words, and its timeline, hit rate and latencies as figures to zoom into. If it was replayed
+with --events, also a film of the pool's blocks. For a sweep: a sortable table of its points, and figures.
 
 examples:
   kvtwin replay demo --num-gpu-blocks-override 1800 --max-model-len 8192 --events --out first-run

@@ -24,7 +24,7 @@ examples:
   kvtwin size --model gpt-oss-20b --gpu rtx-4090 --max-model-len -1 --trace conversation_trace.jsonl.gz
   kvtwin size --model ./config.json --kv-cache-memory-bytes 10GiB --max-model-len 8192 --json
 
-Exit code: 0; 2 where vLLM would not start, or for a mistake in the input.
+Exit code: 0; 2 if vLLM would not start, or for a mistake in the input.
 """
 
 

@@ -10,8 +10,8 @@ from kvtwin.experiments.options.sweep import SweepOptions
 OPTIONS = SweepOptions
 
 EPILOGUE = """\
-SPEC.yaml, with any option of `kvtwin replay`, without its dashes:
-  trace: demo                      # or a workload file; a TRACE on the command line goes before it
+SPEC.yaml takes any option of `kvtwin replay`, without the dashes:
+  trace: demo                      # or a workload file; TRACE on the command line overrides it
   options:
     num-gpu-blocks-override: 1800
   axes:                            # every combination is replayed, each from a cold cache
@@ -19,14 +19,14 @@ SPEC.yaml, with any option of `kvtwin replay`, without its dashes:
     scheduling-policy: [fcfs, priority]
   columns: [prefix_cache_hit_rate, num_preemptions]
 
-An axis "a, b" with lists of two values changes two options together; `points`, a list of options, is combined with the
-axes. Keys for `columns` are those of `kvtwin replay --json`.
+An axis "a, b" with pairs of values changes two options together. `points` is a list of settings, each combined with all
+axes. `columns` takes the keys of `kvtwin replay --json`.
 
 examples:
   kvtwin sweep block-size.yaml
   kvtwin sweep block-size.yaml my-trace.jsonl.gz --out first-sweep; kvtwin sweep ... --out first-sweep --resume
 
-Exit code: 0; 1 when a point failed; 2 for a mistake in the input.
+Exit code: 0; 1 if a point failed; 2 for a mistake in the input.
 """
 
 

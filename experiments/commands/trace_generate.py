@@ -7,7 +7,7 @@ from kvtwin.experiments.options.trace_tools import GenerateOptions
 OPTIONS = GenerateOptions
 
 EPILOGUE = """\
-Conversations start as a gamma process (Poisson by default). Each takes one of the shared system prompts, and each
+Conversations start as a gamma process (Poisson by default). Each begins with one of the shared system prompts. Each
 turn's prompt repeats the conversation so far, so a prefix cache can hit it. Every token is known.
 
 examples:

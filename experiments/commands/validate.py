@@ -1,4 +1,4 @@
-"""``kvtwin validate``: serve a workload for real, simulate the same, compare, and check."""
+"""``kvtwin validate``: serve a workload for real, simulate it too, compare, and check."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kvtwin.experiments.options.validate import ValidateOptions
 OPTIONS = ValidateOptions
 
 EPILOGUE = """\
-WORKLOAD is a workload file, demo (the bundled workload), or a YAML file of `trace:` and `options:`, any of the options
-above without their dashes; options on the command line go before the file's.
+WORKLOAD is a workload file, demo (the bundled workload), or a YAML file of `trace:` and `options:`: any options above,
+without the dashes. Options on the command line override the file's.
 
-Check 1: a simulation that is fed with what the device delivered makes every decision of the real run, and the block
-tables and slots that the device used are those of the engine. Check 2: every request was told what it is told alone,
-with no cache. What is left between measured and predicted is the step-time model's error.
+Check 1: a simulation that is given the measured times and tokens makes every decision of the real run, and the device
+used the engine's block tables and slots. Check 2: every request got the tokens that it gets alone, without a cache.
+What remains between measured and predicted is the error of the step-time model.
 
 examples:
   kvtwin validate demo --limit 60 --length-scale 0.25 --max-model-len 1024 --num-gpu-blocks-override 130
   kvtwin validate experiments/configs/validate-smoke.yaml --out first-validation
 
-Exit code: 0; 1 when check 1 or 2 fails; 2 for a mistake in the input, or when the device's memory does not do.
+Exit code: 0; 1 if check 1 or 2 fails; 2 for a mistake in the input, or if the device runs out of memory.
 """
 
 
 def complete(given: dict[str, Any]) -> dict[str, Any]:
-    """``given`` with the options of a YAML file below them, if WORKLOAD is one. UserError: the file has a mistake."""
+    """``given``, completed by the options of a YAML file if WORKLOAD is one. UserError: the file has a mistake."""
     from kvtwin.experiments.validation.specification import with_specification
 
     return with_specification(given)

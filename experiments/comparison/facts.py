@@ -83,10 +83,10 @@ def _compare_requests(first: Run, other: Run) -> dict[str, Any]:
     one, two = _requests(first), _requests(other)
     ids, at_one, at_two = np.intersect1d(one["request_id"], two["request_id"], return_indices=True)
     if len(ids) == 0 or any(len(np.unique(table["request_id"])) < len(table["request_id"]) for table in (one, two)):
-        return {"not_compared": "their requests do not have the same names"}
+        return {"not_compared": "the runs have different request ids"}
     one, two = _taken(one, at_one), _taken(two, at_two)
     if any((one[name] != two[name]).any() for name in ("prompt_tokens", "output_tokens")):
-        return {"not_compared": "requests of one name have other lengths"}
+        return {"not_compared": "requests with the same id differ in length"}
     hits = two["hit_tokens"] - one["hit_tokens"]
     preemptions = two["preemptions"] - one["preemptions"]
     started = (one["first_token_ns"] >= 0) & (two["first_token_ns"] >= 0)

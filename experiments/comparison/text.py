@@ -67,13 +67,13 @@ def _compared_requests(compared: dict[str, Any]) -> Part:
     rows = [("in both", compared["num_compared"], f"only in one {only[0]:,} / {only[1]:,}" if any(only) else "")]
     for name, key in (("hit tokens", "hit_tokens"), ("preemptions", "preemptions")):
         more, fewer = compared[f"num_more_{key}"], compared[f"num_fewer_{key}"]
-        rows.append((f"other {name}", more + fewer, f"more {more:,} / fewer {fewer:,}"))
+        rows.append((f"different {name}", more + fewer, f"more {more:,} / fewer {fewer:,}"))
     later, earlier = compared["num_later_first_tokens"], compared["num_earlier_first_tokens"]
     median_ms = compared["median_later_ms"]
     pause = "" if median_ms is None else f"; median {median_ms:+,.1f} ms from arrival"
     rows.append(("first token later", later, f"earlier {earlier:,}{pause}"))
     if compared["num_other_finish_reason"]:
-        rows.append(("ended otherwise", compared["num_other_finish_reason"], ""))
+        rows.append(("ended differently", compared["num_other_finish_reason"], ""))
     return table(("", "", ""), [(f"  {name}", f"{count:,}", note) for name, count, note in rows], left=(0, 2))
 
 

@@ -24,7 +24,7 @@ def simulated_points(folder: Path, facts: dict[str, Any]) -> list[tuple[int, flo
         for key, what in (("block_size", "tokens per block"), ("queried_tokens", "prompt tokens")):
             there = summary.get("prefix_cache_queries" if key == "queried_tokens" else key)
             if there != facts[key]:
-                raise UserError(f"{folder}: not of this curve: {there} {what}, the curve is of {facts[key]}")
+                raise UserError(f"{folder}: does not match the curve: {there} {what}, the curve has {facts[key]}")
         if summary.get("prefix_cache_hit_rate") is not None:
             points.append((summary["num_gpu_blocks"], summary["prefix_cache_hit_rate"]))
     if not points:

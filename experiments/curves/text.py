@@ -24,7 +24,7 @@ def text_parts(workload: Workload, facts: dict[str, Any]) -> list[Part]:
         name = row.get("name", "")
         if row["blocks"] is None:
             rows.append((name, *"----"))
-            notes.append(f"{name}: holds no request of max_model_len (--max-model-len)")
+            notes.append(f"{name}: cannot hold a request of max_model_len (--max-model-len)")
             continue
         possible = row["hit_rate"] / facts["ceiling_hit_rate"] if facts["ceiling_hit_rate"] else 0.0
         other = row["optimal_hit_rate" if is_exact else "hit_rate_standard_error"]
@@ -42,6 +42,6 @@ def text_parts(workload: Workload, facts: dict[str, Any]) -> list[Part]:
         "optimal: clairvoyant eviction, which no policy beats."
         if is_exact
         else f"Estimated from {100 * facts['sample']:g} % of the blocks; +- is one standard error.",
-        "Requests are taken one after another: where many run at once in a small cache, or sessions wait for answers,",
-        "a replay hits less.",
+        "The curve takes requests one after another. A replay hits less where many run at once in a small cache,",
+        "or where sessions wait for answers.",
     ]

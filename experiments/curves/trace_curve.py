@@ -36,7 +36,7 @@ def curve_of_options(options: CurveOptions, workload: Workload) -> dict[str, Any
 def _check_picture(options: CurveOptions) -> None:
     """UserError, before anything is computed: a picture that cannot be drawn."""
     if options.runs and not options.plot:
-        raise UserError("--runs: points of a picture, so they need --plot")
+        raise UserError("--runs: needs --plot")
     if options.plot and options.plot.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--plot {options.plot}: expected a file that ends in .png or .svg")
 
@@ -72,7 +72,7 @@ def _marks(options: CurveOptions) -> tuple[list[Mark], int]:
                 continue
             if len(plan.groups) != 1 or plan.groups[0].kind != "full_attention":
                 raise UserError(
-                    f"{inputs.shape.name}: the curve is for one group of full attention; replay such a model"
+                    f"{inputs.shape.name}: the curve needs one group of full attention; use `kvtwin replay`"
                 )
             marks.append(Mark(name, plan.num_blocks))
             longest = max(longest, plan.max_model_len)

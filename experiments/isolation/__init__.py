@@ -1,1 +1,1 @@
-"""What response times tell one tenant of another's prompts."""
+"""What response times leak about other tenants' prompts."""

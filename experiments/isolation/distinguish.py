@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class Distinction(NamedTuple):
-    """What an attacker gets who takes short times for one kind and long times for the other."""
+    """How well an attacker does who takes short times for one kind and long times for the other."""
 
     auc: float
     """Probability that a time of the first kind is shorter than one of the second; half of a tie counts."""

@@ -32,7 +32,7 @@ def measure(spec: IsolationSpec) -> dict[str, Any]:
     """All figures: a row per setting of the attack, one per number of tenants, and verdicts."""
     trace = open_trace(spec.trace, _options(spec, spec.trace))  # first: it may not be there
     if not any(record.knows_prefix for record in trace):
-        raise UserError(f"{spec.path}: workload: trace: {spec.trace} tells nothing of shared prefixes")
+        raise UserError(f"{spec.path}: workload: trace: {spec.trace} does not say which prompts share prefixes")
     num_replays = 4 * len(spec.attack.block_sizes) * len(spec.attack.background_requests_per_s) + len(spec.tenants) + 1
     with tqdm(
         total=num_replays, unit="replay", delay=PROGRESS_DELAY_S, leave=False, desc="isolation", file=sys.stderr
@@ -105,7 +105,7 @@ def _probe_ttft_ns(spec: IsolationSpec, replayed: Replayed) -> NDArray[np.int64]
     is_probe = np.array([name.startswith(PROBE) for name in columns.request_id], dtype=bool)
     first, arrival = as_array(columns.first_token_ns)[is_probe], as_array(columns.arrival_ns)[is_probe]
     if len(first) != spec.attack.probes or (first < arrival).any():
-        raise UserError(f"{spec.path}: options: with these, not every probe is served")
+        raise UserError(f"{spec.path}: options: not every probe was served")
     return first - arrival
 
 

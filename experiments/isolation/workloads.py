@@ -1,4 +1,4 @@
-"""The workloads of ``kvtwin isolation``: an attack on a prefix cache, and a trace dealt out to tenants."""
+"""The workloads of ``kvtwin isolation``: an attack on a prefix cache, and a trace distributed over tenants."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _background(attack: Attack, requests_per_s: float) -> Iterator[RequestRecord
 
 
 def tenant_records(records: Iterable[RequestRecord], num_tenants: int) -> Iterator[RequestRecord]:
-    """``records`` dealt out to tenants, conversation by conversation; each tenant has a cache salt."""
+    """``records`` distributed over tenants, conversation by conversation; each tenant has a cache salt."""
     tenant_of: dict[str, int] = {}
     for record in records:
         conversation = record.session or record.request_id

@@ -23,7 +23,7 @@ from kvtwin.experiments.sweeps.executors import local_processes
 def limit_of_options(options: LimitOptions) -> dict[str, Any]:
     """The limits of every server as plain data. UserError: no server can be replayed, or the rate is not open."""
     if options.out:
-        raise UserError("--out: replays of a search are not kept; replay the rate that you want")
+        raise UserError("--out: the search does not save its replays; run `kvtwin replay` at the rate that you want")
     rate_option, base = _rate(options)
     load = shape_load(options, open_trace(options.trace, options))
     grid = RateGrid.of_precision(base, options.precision)
@@ -51,9 +51,11 @@ def _rate(options: LimitOptions) -> tuple[str, float]:
     for name in ("max_concurrency", "concurrent_sessions"):
         if getattr(options, name) is not None:
             flag = name.replace("_", "-")
-            raise UserError(f"--{flag}: clients that wait for answers never send too much; limit is for open loads")
+            raise UserError(
+                f"--{flag}: clients that wait for answers cannot overload a server; limit needs an open load"
+            )
     if options.rate_scale != 1.0:
-        raise UserError("--rate-scale: is what limit looks for")
+        raise UserError("--rate-scale: limit varies it itself")
     for name in ("request_rate", "session_rate"):
         if (rate := getattr(options, name)) is not None:
             if rate == float("inf"):
@@ -67,7 +69,7 @@ def _servers(options: LimitOptions) -> list[LimitOptions]:
     fractions = options.memory_fractions
     for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
         if fractions and getattr(options, name) is not None:
-            raise UserError(f"--memory-fractions: do nothing beside --{name.replace('_', '-')}")
+            raise UserError(f"--memory-fractions: has no effect with --{name.replace('_', '-')}")
     return [
         replace(options, gpu_memory_utilization=fraction) for fraction in fractions or (options.gpu_memory_utilization,)
     ]

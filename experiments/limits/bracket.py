@@ -41,7 +41,7 @@ class RateGrid:
 class Bracket:
     """What a search knows: the highest step that held below the lowest that failed.
 
-    It is a boundary; whether everything below holds and everything above fails, bisection does not see.
+    It is a boundary; bisection cannot tell whether everything below it holds and everything above it fails.
     """
 
     grid: RateGrid

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvtwin.experiments.display.tables import Part, table
 
-_HEADINGS = ("memory", "blocks", "criterion", "holds at", "(there)", "fails at", "(there)")
+_HEADINGS = ("memory", "blocks", "criterion", "holds at", "(value)", "fails at", "(value)")
 
 
 def text_parts(facts: dict[str, Any]) -> list[Part]:
@@ -50,12 +50,12 @@ def _notes(facts: dict[str, Any], memory: str, limit: dict[str, Any]) -> list[st
     where = f"* memory {memory}, {limit['criterion']}"
     notes = []
     if limit["lowest_failed"] is None:
-        notes.append(f"{where}: holds up to {facts['highest_rate']:g}, the highest rate that is tried")
+        notes.append(f"{where}: holds up to {facts['highest_rate']:g}, the highest rate tried")
     if limit["highest_held"] is None:
-        notes.append(f"{where}: fails even at {facts['lowest_rate']:g}, the lowest rate that is tried")
+        notes.append(f"{where}: fails even at {facts['lowest_rate']:g}, the lowest rate tried")
     if limit["contradictions"]:
         rates = ", ".join(f"{rate:g}" for rate in limit["contradictions"])
-        notes.append(f"{where}: not one boundary; the other way round at {rates}")
+        notes.append(f"{where}: no single boundary: the opposite result at {rates}")
     return notes
 
 

@@ -1,1 +1,1 @@
-"""Where missed prompt tokens come from, and what to make of it."""
+"""The sources of missed prompt tokens, as figures and in words."""

@@ -23,7 +23,7 @@ from kvtwin.workloads.time_units import SECOND_NS
 SOURCES = ("cold", "evicted", "unfilled", "sparse", "isolation", "alignment", "uncached", "unknown")
 """Why a prompt token was not hit: its block was never seen; it was seen and is gone; a running request was still
 computing it; window or state layers did not keep it; only salt, LoRA or image differ from a block that was seen; it
-is in no block that can be hit; prefix caching is off; nothing is known of the prompt."""
+is in a partial or last block, which cannot hit; prefix caching is off; the prompt is known by length only."""
 
 POSSIBLE = ("evicted", "unfilled", "sparse", "uncached")
 """Sources of misses that a cache which never evicts, keeps everything and is always filled in time would have hit."""

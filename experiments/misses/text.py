@@ -8,13 +8,13 @@ from kvtwin.experiments.misses.sources import POSSIBLE, SOURCES
 
 LABELS = {
     "cold": "never seen before",
-    "evicted": "evicted before",
+    "evicted": "evicted before reuse",
     "unfilled": "not computed yet",
     "sparse": "not kept by windows or states",
-    "isolation": "other salt, LoRA or image",
-    "alignment": "in no block that can be hit",
+    "isolation": "different salt, LoRA or image",
+    "alignment": "in a partial or last block",
     "uncached": "prefix caching is off",
-    "unknown": "nothing known of the prompt",
+    "unknown": "prompt known by length only",
 }
 
 _GREAT_LOSS = 0.05
@@ -24,7 +24,7 @@ _NUM_PREFIX_ROWS = 3
 
 
 def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
-    """Labels and values for the cache section: sources of misses that there are, prefixes that saved most."""
+    """Labels and values for the cache section: sources of misses, and the prefixes that saved most."""
     lost, total = _lost(summary), _prompt_tokens(summary)
     rows: list[tuple[str, object]] = []
     if lost and total:
@@ -32,9 +32,9 @@ def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
         rows += [(f"  {LABELS[name]}:", _with_share(lost[name], total)) for name in SOURCES if name in lost]
     if summary["evicted_pause_p50_s"] is not None:
         needed, pause_s = summary["evicted_needed_blocks_p50"], summary["evicted_pause_p50_s"]
-        rows.append(("Evicted, median pause before (s):", f"{pause_s:.2f}"))
+        rows.append(("Evicted tokens, median reuse gap (s):", f"{pause_s:.2f}"))
         if needed is not None:
-            rows.append(("  blocks that half of them needed:", needed))
+            rows.append(("  blocks needed to keep half of them:", needed))
     for prefix in summary["top_shared_prefixes"][:_NUM_PREFIX_ROWS]:
         saved = f"{prefix['saved_tokens']} in {prefix['requests']} requests"
         rows.append((f"Prefix of {prefix['prefix_tokens']} tokens, saved:", saved))
@@ -42,7 +42,7 @@ def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def why_low(summary: dict[str, Any]) -> str | None:
-    """The greatest loss that a different server would not have had, if it is great."""
+    """The greatest avoidable loss, if it is large enough to mention."""
     lost, total = _lost(summary), _prompt_tokens(summary)
     avoidable = {name: lost.get(name, 0) for name in (*POSSIBLE, "isolation")}
     source = max(avoidable, key=lambda name: avoidable[name])
@@ -54,32 +54,32 @@ def why_low(summary: dict[str, Any]) -> str | None:
     elif source == "evicted":
         needed = summary["evicted_needed_blocks_p50"]
         reason = (
-            f"{share} were evicted before, half of them within {summary['evicted_pause_p50_s']:,.1f} s of their use"
+            f"{share} were evicted before reuse, half of them reused within {summary['evicted_pause_p50_s']:,.1f} s"
         )
         if needed is not None:
-            reason += f"; half of them needed no more than {needed:,} blocks, not {summary['num_gpu_blocks']:,}"
+            reason += f"; {needed:,} blocks instead of {summary['num_gpu_blocks']:,} would keep about half of them"
     else:
         reason = f"{share} were {_REASONS[source]}"
     achieved = summary["prefix_cache_hit_rate"]
-    return f"hit rate {achieved:.1%}, {summary['possible_hit_rate']:.1%} is possible: {reason}"
+    return f"hit rate {achieved:.1%}, {summary['possible_hit_rate']:.1%} possible: {reason}"
 
 
 def why_no_hits(summary: dict[str, Any]) -> str | None:
-    """Why nothing hit although prompts share blocks; None if they do not."""
+    """Why nothing hit although prompts share blocks; None if they share none."""
     lost = _lost(summary)
     reasons = sorted((name for name in _REASONS if lost.get(name)), key=lambda name: -lost[name])
     if reasons:
         words = ", or ".join(_REASONS[name] for name in reasons)
-        return f"prompts share prefixes of at least one block, but the blocks were {words}"
+        return f"prompts share prefixes of at least one block, but these blocks were {words}"
     if lost.get("isolation"):
         return f"prompts share prefixes, but their {_differences(summary)} differ"
     return None
 
 
 _REASONS = {
-    "evicted": "evicted before",
-    "sparse": "not kept (--prefix-cache-retention-interval None keeps all)",
-    "unfilled": "not computed yet when they were looked up",
+    "evicted": "evicted before reuse",
+    "sparse": "not kept by windows or states (--prefix-cache-retention-interval None keeps all)",
+    "unfilled": "not computed yet at the lookup",
 }
 
 

@@ -1,4 +1,4 @@
-"""The replay that is told about, and the request that was asked for."""
+"""The replay to explain, and the request that was asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvtwin.workloads.request_record import RequestRecord
 
 
 def explain(options: ExplainOptions) -> int:
-    """Explain a request. UserError: no request has the id. Exit code 1 when it did not come to its end."""
+    """Explain a request. UserError: no request has the id. Exit code 1 if it did not finish."""
     record, request_id = _find(options)
     narrators: list[Narrator] = []
     refusals: list[str | None] = []
@@ -32,7 +32,7 @@ def explain(options: ExplainOptions) -> int:
 
     replayed = replay(options, observe=observe)
     events = narrators[0].events
-    never = f"never reached the scheduler: {refusals[0] or 'what it waits for never came'}"
+    never = f"never reached the scheduler: {refusals[0] or 'the requests that it waits for never finished'}"
     if options.json:
         print(json.dumps({"request": request_id, "events": [asdict(event) for event in events]}, indent=2))
     else:

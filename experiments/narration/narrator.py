@@ -43,9 +43,9 @@ class _Eviction(NamedTuple):
 
 
 class Narrator(Observer, PoolListener):
-    """Follows the requests with one id. ``now_ns`` tells the time.
+    """Follows the requests with one id. ``now_ns`` returns the time.
 
-    It listens to the pool of ``scheduler``; that it also observes the scheduler is up to whoever made it.
+    It listens to the pool of ``scheduler``; its creator must also make it observe the scheduler.
     """
 
     def __init__(self, request_id: str, scheduler: Scheduler, now_ns: Callable[[], int]) -> None:
@@ -60,7 +60,7 @@ class Narrator(Observer, PoolListener):
         self._gets_blocks = False
         """Whether a request's demand was met and it has not got its blocks yet."""
         self._taken: list[dict[str, Any]] = []
-        """What was evicted and not told of yet."""
+        """Evictions that no event has told yet."""
         self._cached: dict[int, _Prefix] = {}
         """By key, who computed what is cached."""
         self._evictions: dict[int, _Eviction] = {}
@@ -223,14 +223,14 @@ class Narrator(Observer, PoolListener):
         if request.is_deferred:
             under_way = request.num_in_flight_samples > request.drop_samples
             of_parent = self._scheduler.config.parallel_sampling == "fork" and request.parent is not None
-            others = "the prompt of its parent is not computed" if of_parent else "no more LoRA adapters may run"
-            reason = "its output is under way" if under_way else others
+            others = "its parent's prompt is not computed yet" if of_parent else "--max-loras adapters already run"
+            reason = "its last output is still in flight" if under_way else others
         facts: dict[str, Any] = {"reason": reason, "ahead": self._position(request)}
         if step.admission_stop is AdmissionStop.MEMORY and not request.is_deferred:
             facts["head"] = head.request_id
             demand = self._demands.get(head)
             if demand is None:
-                facts["reason"] = "the state that the head hits is only written by this step"
+                facts["reason"] = "the state that the head hits is written in this step"
             else:
                 facts |= _demand_facts(demand)
                 pool = self._scheduler.kv_cache.pool
@@ -281,7 +281,7 @@ class Narrator(Observer, PoolListener):
         return bool(facts["computed_tokens"] >= request.num_prompt_tokens and facts["samples"])
 
     def _broken(self, keys: Sequence[int], table: Sequence[int], block_size: int, request: Request) -> Any:
-        """Why the hit ends where it does: the first block behind it, and what became of its key."""
+        """Why the hit ends where it does: the first block after it, and what became of its key."""
         position = len(table)
         if position >= len(keys) or (position + 1) * block_size >= request.num_tokens:
             return None

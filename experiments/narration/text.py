@@ -14,7 +14,7 @@ _MOST_NAMES = 5
 """Requests, or runs of blocks, that a line names."""
 
 _DETAILS = ("take", "cache", "copy")
-"""Events that are told before the one that they belong to, and stand on its line."""
+"""Events that come before the one that they belong to, and are shown on its line."""
 
 
 @dataclass
@@ -32,14 +32,14 @@ class _Line:
         return f"{steps:>15}  {first.time_ns / SECOND_NS:>13.6f}  {_TEXTS[first.kind](self)}"
 
     def takes(self, event: Event) -> bool:
-        """Whether ``event`` says the same of a later step."""
+        """Whether ``event`` is the same in a later step."""
         first = self.events[0]
         if event.kind != first.kind or event.kind not in _SAME:
             return False
         return all(event.facts.get(name) == first.facts.get(name) for name in _SAME[event.kind])
 
     def range(self, name: str) -> str:
-        """The least and the most that a fact was."""
+        """The minimum and maximum of a fact."""
         values = [event.facts[name] for event in self.events]
         low, high = min(values), max(values)
         return f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -73,19 +73,19 @@ def _arrive(line: _Line) -> str:
     priority = f", priority {facts['priority']}" if facts["priority"] else ""
     return (
         f"arrives: {facts['prompt_tokens']:,} prompt tokens, at most {facts['max_tokens']:,} output tokens{priority}; "
-        f"{facts['ahead']:,} wait ahead of it, {facts['running']:,} run"
+        f"{facts['ahead']:,} ahead of it in the queue, {facts['running']:,} running"
     )
 
 
 def _wait(line: _Line) -> str:
     facts = line.events[0].facts
     number = f" {len(line.events):,} steps" if len(line.events) > 1 else ""
-    text = f"waits{number}, {line.range('ahead')} ahead: {facts['reason']}"
+    text = f"waits{number}, {line.range('ahead')} ahead in the queue: {facts['reason']}"
     if "needed_blocks" in facts:
         who = "it" if "hit_tokens" in facts else facts["head"]
         text += f": {who} needs {_demand(line)}"
         if "largest_range" in facts:
-            text += f", at most {line.range('largest_range')} in a row"
+            text += f", at most {line.range('largest_range')} contiguous"
     if "hit_tokens" in facts:
         text += f"; it would hit {line.range('hit_tokens')} tokens"
     if "preempted" in facts:
@@ -99,8 +99,8 @@ def _demand(line: _Line) -> str:
         f"{line.range(name)} {what}"
         for name, what in (
             ("new_blocks", "new"),
-            ("idle_hit_blocks", "that its hit takes"),
-            ("reserved_blocks", "left free by the watermark"),
+            ("idle_hit_blocks", "cached, now free"),
+            ("reserved_blocks", "kept free by the watermark"),
         )
         if any(event.facts[name] for event in line.events)
     ]
@@ -112,18 +112,19 @@ def _lookup(line: _Line) -> str:
     facts = line.events[0].facts
     if facts["swapped"]:
         return (
-            f"has {facts['hit_tokens']:,} computed tokens left, {facts['loaded_blocks']:,} blocks of them in the host"
+            f"still has {facts['hit_tokens']:,} computed tokens, {facts['loaded_blocks']:,} blocks of them "
+            f"in host memory"
         )
     extra = [
         f", {facts[name]:,} {what}"
         for name, what in (
-            ("external_tokens", "of them in the host"),
-            ("phantom_tokens", "in blocks that nothing ever filled"),
-            ("junction_tokens", "tokens were there for some groups"),
+            ("external_tokens", "of them in host memory"),
+            ("phantom_tokens", "in blocks that were never filled"),
+            ("junction_tokens", "tokens cached in some groups only"),
         )
         if facts[name]
     ]
-    text = f"looks {facts['known_tokens']:,} tokens up: hits {facts['hit_tokens']:,}{''.join(extra)}"
+    text = f"looks up {facts['known_tokens']:,} tokens: hits {facts['hit_tokens']:,}{''.join(extra)}"
     return "; ".join([text, *(_group(group, len(facts["groups"]) > 1) for group in facts["groups"])])
 
 
@@ -134,11 +135,11 @@ def _group(group: dict[str, Any], is_named: bool) -> str:
     broken = group["broken"]
     if broken is None:
         return f"{text}, all that can be hit"
-    text += f"; the next, block {broken['position']} from token {broken['first_token']:,} on,"
+    text += f"; the next, block {broken['position']} (from token {broken['first_token']:,}),"
     if "taken_by" in broken:
         step = broken["evicted_in_step"]
         return f"{text} was cached for {broken['cached_for']} and evicted in step {step} for {broken['taken_by']}"
-    return f"{text} {'is cached, but cannot be served' if 'cached' in broken else 'nobody has computed'}"
+    return f"{text} {'is cached but cannot be used' if 'cached' in broken else 'was never computed'}"
 
 
 def _gate(line: _Line) -> str:
@@ -148,23 +149,22 @@ def _gate(line: _Line) -> str:
 def _admit(line: _Line) -> str:
     facts = line.events[0].facts
     verb = "resumes" if facts["resumed"] else "starts"
-    company = f"one of {facts['running']:,} that run" if facts["running"] > 1 else "the only one that runs"
     fork = ""
     if "fork_of" in facts:
         shared = [block for table in facts["shared_blocks"] for block in table if block]
         fork = f" with the prompt of {facts['fork_of']}, sharing {_number(len(shared), 'block')}{_ids(shared)}"
-    return f"{verb}{fork} as {company}: {_computes(line)}"
+    return f"{verb}{fork}, {facts['running']:,} running: {_computes(line)}"
 
 
 def _prefill(line: _Line) -> str:
-    return f"goes on: {_computes(line)}"
+    return f"continues: {_computes(line)}"
 
 
 def _computes(line: _Line) -> str:
     facts = line.events[0].facts
     end = facts["computed_tokens"] + facts["tokens"]
     return (
-        f"computes tokens {facts['computed_tokens']:,} to {end - 1:,} ({facts['tokens']:,} of a budget of "
+        f"computes tokens {facts['computed_tokens']:,} to {end - 1:,} ({facts['tokens']:,} of a token budget of "
         f"{facts['budget_before']:,}){_drafts(facts['drafts'])}{_details(line)}"
     )
 
@@ -173,7 +173,7 @@ def _decode(line: _Line) -> str:
     first = line.events[0].facts["computed_tokens"]
     last = line.events[-1].facts["computed_tokens"] + line.events[-1].facts["tokens"] - 1
     where = f"token {first:,}" if first == last else f"tokens {first:,} to {last:,}"
-    number = f" {len(line.events):,} times" if len(line.events) > 1 else ""
+    number = f" {len(line.events):,} steps" if len(line.events) > 1 else ""
     return f"decodes{number}: {where}{_drafts(line.total('drafts'))}{_details(line)}"
 
 
@@ -183,7 +183,7 @@ def _drafts(number: int) -> str:
 
 def _idle(line: _Line) -> str:
     steps = "the step" if len(line.events) == 1 else f"{len(line.events):,} steps"
-    return f"runs, but is not in {steps}: {line.events[0].facts['reason']}"
+    return f"is running but not scheduled in {steps}: {line.events[0].facts['reason']}"
 
 
 def _details(line: _Line) -> str:
@@ -192,7 +192,7 @@ def _details(line: _Line) -> str:
     text = f"; takes {_number(len(blocks), 'block')}{_ids(blocks)}" if blocks else ""
     copies = [event.facts["block"] for event in line.details if event.kind == "copy"]
     if copies:
-        text += f"; copies what others hold too before it writes, to {_number(len(copies), 'block')}{_ids(copies)}"
+        text += f"; copies shared blocks before it writes, to {_number(len(copies), 'block')}{_ids(copies)}"
     owners = Counter(one["cached_for"] for facts in taken for one in facts["evicted"] if "cached_for" in one)
     if owners:
         whose = ", ".join(f"{number:,} of {owner}" for owner, number in owners.most_common(_MOST_NAMES))
@@ -204,12 +204,12 @@ def _details(line: _Line) -> str:
 def _preempt(line: _Line) -> str:
     facts = line.events[0].facts
     if facts["needed_by"] is None:
-        why = "since the prefix cache is reset"
+        why = "the prefix cache is reset"
     else:
-        why = f"since {'it' if facts['needed_by_itself'] else facts['needed_by']} needs {_demand(line)}"
+        why = f"{'it' if facts['needed_by_itself'] else facts['needed_by']} needs {_demand(line)}"
     return (
-        f"is preempted, {why}; loses {facts['computed_tokens']:,} computed tokens, keeps {facts['output_tokens']:,} "
-        f"outputs"
+        f"is preempted: {why}; loses {facts['computed_tokens']:,} computed tokens, keeps {facts['output_tokens']:,} "
+        f"output tokens"
     )
 
 
@@ -221,12 +221,12 @@ def _free(line: _Line) -> str:
         f"{_number(len(facts[name]), 'block')}{_ids(facts[name])} {what}"
         for name, what in (
             ("reused_first", "without a key, reused first"),
-            ("evicted_last", "stay cached"),
-            ("held_by_others", "others hold"),
+            ("evicted_last", "still cached, evicted last"),
+            ("held_by_others", "still held by others"),
         )
         if facts[name]
     ]
-    saved = "; what it computed is in the host" if facts["saved_in_host"] else ""
+    saved = "; its computed tokens are saved in host memory" if facts["saved_in_host"] else ""
     return f"frees, in this order: {'; '.join(parts)}{saved}"
 
 

@@ -12,17 +12,25 @@ from kvtwin.experiments.options.kinds import File, Number, Text, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(DeviceOptions):
-    """What to measure."""
+    """Measurement."""
 
     model: str = option("tiny", Text("NAME"), "name from `kvtwin models`, or a path to a config.json")
-    max_model_len: int | None = option(None, Whole("TOKENS", 2), "longest context (else 4096 on a CPU, 32768 on a GPU)")
-    max_num_seqs: int | None = option(None, Whole("SEQS"), "most requests per step (else 32, 256)")
-    max_num_batched_tokens: int | None = option(None, Whole("TOKENS"), "most tokens per step (else 2048, 8192)")
+    max_model_len: int | None = option(
+        None, Whole("TOKENS", 2), "longest context (default: 4096 on a CPU, 32768 on a GPU)"
+    )
+    max_num_seqs: int | None = option(
+        None, Whole("SEQS"), "most requests per step (default: 32 on a CPU, 256 on a GPU)"
+    )
+    max_num_batched_tokens: int | None = option(
+        None, Whole("TOKENS"), "most tokens per step (default: 2048 on a CPU, 8192 on a GPU)"
+    )
     block_size: int = option(16, Whole("TOKENS"), "tokens per block")
     num_gpu_blocks_override: int | None = option(
-        None, Whole("BLOCKS", 2), "blocks of the cache (else 2049 on a CPU; on a GPU as many as fit)"
+        None, Whole("BLOCKS", 2), "blocks in the cache (default: 2049 on a CPU; on a GPU, as many as fit)"
     )
-    limit_s: float = option(180.0, Number("SECONDS", 0, above=True), "measure no longer than this")
-    seed: int = option(0, Whole("N", 0), "of random weights")
-    run: Path | None = option(None, File("RUN"), "measure nothing: fit the steps of this measured run", flag="--from")
-    out: Path | None = option(None, File(), "a new YAML file (else it is printed)")
+    limit_s: float = option(180.0, Number("SECONDS", 0, above=True), "stop measuring after this time")
+    seed: int = option(0, Whole("N", 0), "seed of random weights")
+    run: Path | None = option(
+        None, File("RUN"), "fit the steps of this measured run, without measuring anything", flag="--from"
+    )
+    out: Path | None = option(None, File(), "new YAML file (default: print it)")

@@ -1,4 +1,4 @@
-"""``--config FILE.yaml``: flags from a file, in vLLM's manner; those on the command line go before them."""
+"""``--config FILE.yaml``: flags from a file, as in vLLM; flags on the command line override them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvtwin.experiments.options.reading import option_key
 
 
 def with_config_file(given: Mapping[str, Any], path: Path | None) -> dict[str, Any]:
-    """``given``, and below it what the YAML file ``path`` says: a mapping whose keys are flags without dashes.
+    """``given``, completed by the YAML file ``path``: a mapping whose keys are flags without dashes.
 
     UserError: the file cannot be read, or is no mapping.
     """

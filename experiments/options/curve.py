@@ -15,22 +15,24 @@ from kvtwin.experiments.options.trace import TraceOptions
 
 @dataclass(frozen=True, kw_only=True)
 class CurveOptions(TraceOptions, SizingOptions, JsonOption):
-    """The curve."""
+    """Curve."""
 
     at: tuple[int, ...] = option(
-        (), Several(Whole("BLOCKS", 2)), "sizes to print, such as 10000,40000 (else round ones)"
+        (), Several(Whole("BLOCKS", 2)), "sizes to print, such as 10000,40000 (default: round numbers)"
     )
     memory_fractions: tuple[float, ...] = option(
-        (), Several(SHARE), "of each --gpu, such as 0.5,0.7,0.92 (else --gpu-memory-utilization)"
+        (),
+        Several(SHARE),
+        "mark these memory fractions of each --gpu, such as 0.5,0.7,0.92 (default: --gpu-memory-utilization)",
     )
     sample: float | None = option(
         None,
         Number("SHARE", 1e-6, 1, above=True),
-        "estimate from this share of the blocks, with its error: for traces too large for memory",
+        "estimate from this share of the blocks, with an error: for traces that do not fit in memory",
     )
-    plot: Path | None = option(None, File(), "draw the curve as FILE, .png or .svg")
+    plot: Path | None = option(None, File(), "draw the curve to FILE (.png or .svg)")
     runs: tuple[Path, ...] = option(
         (),
         Several(File("DIR"), many_words=True),
-        "with --plot: runs and sweeps (--out) to draw as points",
+        "with --plot: folders of runs and sweeps to draw as points",
     )

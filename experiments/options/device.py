@@ -1,4 +1,4 @@
-"""The options that choose a device and a model's weights, of the commands that really compute."""
+"""The options that choose a device and a model's weights, for the commands that compute on a device."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class DeviceOptions:
 
     device: str = option("cpu", Choice(("cpu", "cuda")), "cpu: torch, one thread, float32; cuda: Triton")
     weights: Path | None = option(
-        None, File("PATH"), "folder of safetensors, or GGUF file, for the model (else random weights)"
+        None, File("PATH"), "the model's weights: a folder of safetensors, or a GGUF file (default: random weights)"
     )

@@ -11,6 +11,8 @@ from kvtwin.experiments.options.replay import ReplayOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions(ReplayOptions):
-    """Whom to follow."""
+    """Request."""
 
-    request: str = option(REQUIRED, Text("ID"), "id of the request in the trace (else its row, from 0)")
+    request: str = option(
+        REQUIRED, Text("ID"), "id of the request in the trace; its row, from 0, if the trace has no ids"
+    )

@@ -1,4 +1,4 @@
-"""The options for host memory beside the device's pool."""
+"""The options for host memory: swapping and offloading."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _GIBIBYTES = Number("GIB", 0, 1 << 20)
 
 @dataclass(frozen=True, kw_only=True)
 class HostMemoryOptions:
-    """Host memory (vLLM's flags, now or once; see docs/host-memory.md)."""
+    """Host memory (see docs/host-memory.md)."""
 
     preemption_mode: str = option(
         "recompute",
         Choice(PREEMPTION_MODES),
-        "what becomes of a preempted request's tokens; recompute is vLLM's",
+        "how a preempted request gets its KV cache back: recompute it (vLLM), or swap it to host memory",
     )
     swap_space: float | None = option(
         None,
         _GIBIBYTES,
-        f"host memory per GPU for --preemption-mode swap (else {DEFAULT_SWAP_SPACE_GIB:g})",
+        f"host memory per GPU for --preemption-mode swap (default: {DEFAULT_SWAP_SPACE_GIB:g})",
     )
     kv_offloading_size: float | None = option(
-        None, _GIBIBYTES, "host memory, of all GPUs together, for cached blocks that the device evicts"
+        None, _GIBIBYTES, "host memory for cached blocks that the GPU evicts, in total over all GPUs"
     )
     kv_offloading_backend: str = option("native", Choice(("native", "lmcache")), "only native is modelled")

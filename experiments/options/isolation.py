@@ -12,6 +12,6 @@ from kvtwin.experiments.options.output import JsonOption
 
 @dataclass(frozen=True, kw_only=True)
 class IsolationOptions(JsonOption):
-    """What is measured."""
+    """Measurement."""
 
-    spec: Path | None = argument(File("CONFIG.yaml"), "what to measure (else as bundled)", None)
+    spec: Path | None = argument(File("CONFIG.yaml"), "what to measure (default: the bundled configuration)", None)

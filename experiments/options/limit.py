@@ -14,19 +14,19 @@ SHARE = Number("SHARES", 0, 1, above=True)
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions(ReplayOptions):
-    """The limit."""
+    """Limit."""
 
     memory_fractions: tuple[float, ...] = option(
-        (), Several(SHARE), "such as 0.5,0.7,0.92 (else --gpu-memory-utilization)"
+        (), Several(SHARE), "find the limit at each of these, such as 0.5,0.7,0.92 (default: --gpu-memory-utilization)"
     )
     hit_rate_within: float | None = option(
         None,
         Number("X", 0, 1),
-        "the hit rate must be at most X below what a cache would hit that never evicts (0.02: two points)",
+        "the hit rate may be at most X below that of an infinite cache (0.02: two points)",
     )
     precision: float = option(
         0.05,
         Number("SHARE", 0.001, 1),
-        "how far apart the highest rate that held and the lowest that failed may be",
+        "relative gap between the highest rate that holds and the lowest that fails, at which to stop",
     )
-    workers: int | None = option(None, WORKERS, "processes of this machine (else one per CPU)")
+    workers: int | None = option(None, WORKERS, "worker processes on this machine (default: one per CPU)")

@@ -1,4 +1,4 @@
-"""The options of what a replay prints and keeps, with the names of ``vllm bench serve``."""
+"""The options for what a replay prints and saves, with the names of ``vllm bench serve``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOODPUT_LATENCIES = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True)
 class ServiceLevel:
-    """A latency that a request must keep."""
+    """A latency target of a request."""
 
     latency: str
     most_ms: float
@@ -28,7 +28,7 @@ class ServiceLevel:
 
 @dataclass(frozen=True)
 class ServiceLevels:
-    """A latency and its most milliseconds, such as ttft:500."""
+    """A latency and its limit in milliseconds, such as ttft:500."""
 
     metavar: str = "NAME:MS"
 
@@ -50,7 +50,7 @@ class JsonOption:
 class OutputOptions(JsonOption):
     """Output (as in vllm bench serve)."""
 
-    out: Path | None = option(None, File("DIR"), "keep the run in a new folder")
+    out: Path | None = option(None, File("DIR"), "save the run in a new folder")
     percentile_metrics: tuple[str, ...] = option(LATENCIES, Several(Choice(LATENCIES)), "latencies to print")
     metric_percentiles: tuple[float, ...] = option(
         (99.0,), Several(Number("PERCENTS", 0, 100)), "percentiles of latencies, such as 50,90,99"
@@ -58,7 +58,7 @@ class OutputOptions(JsonOption):
     goodput: tuple[ServiceLevel, ...] = option(
         (),
         Several(ServiceLevels(), many_words=True),
-        "service levels, such as ttft:500 tpot:50 (also e2el)",
+        "latency targets in ms for goodput, such as ttft:500 tpot:50 (also e2el)",
     )
     check: bool = option(False, Switch(has_off=False), "verify the engine's invariants after every step (slow)")
 
@@ -70,10 +70,10 @@ class EventOptions:
     events: bool = option(
         False,
         Switch(has_off=False),
-        "keep what happened in every step, and to which blocks, in --out DIR",
+        "save in --out DIR what happened in every step, block by block",
     )
     kv_events: bool = option(
         False,
         Switch(has_off=False),
-        "keep the KV events that vLLM would publish in --out DIR, as JSON lines",
+        "save in --out DIR the KV events that vLLM would publish, as JSON lines",
     )

@@ -1,10 +1,10 @@
-"""Flags of vLLM, now or once, that would change the result and are not modelled: refused by name, never ignored."""
+"""Flags of current or older vLLM that are not modelled: refused by name, never ignored."""
 
 from __future__ import annotations
 
-_GONE = "vLLM 0.33 has no such flag any more"
-_NO_DIFFERENCE = "makes no difference to what is modelled: leave it out"
-_THE_TRACE = "the workload is TRACE; its format is recognised, or forced with --format"
+_GONE = "vLLM 0.33 no longer has this flag"
+_NO_DIFFERENCE = "has no effect on the simulation: leave it out"
+_THE_TRACE = "give the workload as TRACE; its format is recognised, or set by --format"
 
 NOT_MODELLED: dict[str, str] = {
     "--data-parallel-size": "run one replay per replica",
@@ -12,20 +12,20 @@ NOT_MODELLED: dict[str, str] = {
     "--enable-expert-parallel": "expert parallelism is not modelled",
     "--cpu-offload-gb": "weights in host memory are not modelled",
     "--kv-transfer-config": "KV connectors are not modelled",
-    "--kv-events-config": "--kv-events keeps KV events in the run's folder",
-    "--mamba-block-size": "a state takes a block of attention, whose size --block-size raises",
-    "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached with --enable-prefix-caching, else not",
-    "--quantization": "the model's config.json tells how its weights are quantised",
-    "--enforce-eager": "CUDA graphs enter by --cuda-graph-bytes and the step-time model",
+    "--kv-events-config": "--kv-events saves KV events in the run's folder",
+    "--mamba-block-size": "a state takes one attention block; raise --block-size to make it larger",
+    "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached if --enable-prefix-caching is on",
+    "--quantization": "the quantisation is read from the model's config.json",
+    "--enforce-eager": "CUDA graphs are modelled by --cuda-graph-bytes and --step-time",
     "--scheduler-cls": "only vLLM's own schedulers are modelled",
     "--disable-sliding-window": "--disable-hybrid-kv-cache-manager treats windows as full attention",
     "--prefill-context-parallel-size": "context parallelism is not modelled",
-    "--attention-backend": "backends are not modelled: --block-size and --step-time stand for them",
-    "--compilation-config": "CUDA graphs enter by --cuda-graph-bytes and the step-time model",
+    "--attention-backend": "backends are not modelled; set --block-size and --step-time instead",
+    "--compilation-config": "CUDA graphs are modelled by --cuda-graph-bytes and --step-time",
     "--hf-overrides": "change the config.json and give its path to --model",
     "--dataset-name": _THE_TRACE,
     "--dataset-path": _THE_TRACE,
-    "--save-result": "--out keeps the run, --json prints its result",
+    "--save-result": "--out saves the run, --json prints its result",
     "--host": _NO_DIFFERENCE,
     "--port": _NO_DIFFERENCE,
     "--api-key": _NO_DIFFERENCE,

@@ -1,4 +1,4 @@
-"""The options of a replay, which are also those of whatever replays."""
+"""The options of a replay, and of every command that replays."""
 
 from __future__ import annotations
 

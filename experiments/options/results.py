@@ -1,4 +1,4 @@
-"""The options of the commands that look at what was kept, or at what is known."""
+"""The options of the commands that read saved runs, or list the catalogue."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ EXPORT_FORMATS = ("perfetto", "prometheus", "vllm-bench")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(JsonOption):
-    """What to compare."""
+    """Runs."""
 
     runs: tuple[Path, ...] = argument(Several(File("RUN")), "folder of a replay (--out); at least two")
-    all: bool = option(False, Switch(has_off=False), "print what is equal as well")
+    all: bool = option(False, Switch(has_off=False), "also print what is equal")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions:
-    """What to draw."""
+    """Pictures."""
 
     folder: Path = argument(File("RUN|SWEEP"), "folder of a replay (--out) or of a sweep (--out)")
-    out: Path | None = option(None, File("DIR"), "where to put the pictures (else in the folder itself, under plots)")
+    out: Path | None = option(
+        None, File("DIR"), "folder for the pictures (default: plots in the run's or sweep's folder)"
+    )
     metrics: tuple[str, ...] = option(
-        (), Several(Text("KEYS")), "of a sweep: keys of the summary to draw, such as mean_ttft_ms"
+        (), Several(Text("KEYS")), "for a sweep: summary keys to draw, such as mean_ttft_ms"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """The page."""
+    """Page."""
 
     folder: Path = argument(File("RUN|SWEEP"), "folder of a replay (--out) or of a sweep (--out)")
-    out: Path | None = option(None, File(), "page to write (else report.html in the folder itself)")
+    out: Path | None = option(None, File(), "file to write (default: report.html in the run's or sweep's folder)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """The export."""
+    """Export."""
 
     folder: Path = argument(File("RUN"), "folder of a replay (--out)")
-    to: str = option(REQUIRED, Choice(EXPORT_FORMATS), "format")
-    out: Path = option(REQUIRED, File(), "file to write; one that is there is replaced")
+    to: str = option(REQUIRED, Choice(EXPORT_FORMATS), "format to write")
+    out: Path = option(REQUIRED, File(), "file to write; an existing file is replaced")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """Nothing to choose."""
+    """No options."""

@@ -15,12 +15,12 @@ from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.options.trace import FormatOptions
 
-_NO_SIZE = "does not decide the size of the cache; `kvtwin replay` takes it"
+_NO_SIZE = "does not change the size of the cache; use it with `kvtwin replay`"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeOptions(SizingOptions, FormatOptions, JsonOption):
-    """The trace."""
+    """Trace."""
 
     REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED} | {
         flag: _NO_SIZE
@@ -29,4 +29,4 @@ class SizeOptions(SizingOptions, FormatOptions, JsonOption):
         for flag in (field.flag, *field.aliases)
     }
 
-    trace: str | None = option(None, Text("TRACE"), "workload file: tell how many requests of its lengths fit")
+    trace: str | None = option(None, Text("TRACE"), "workload file: show how many requests of its lengths fit")

@@ -13,5 +13,5 @@ class SpeculationOptions:
     """Speculative decoding (vLLM's flag)."""
 
     speculative_config: str | None = option(
-        None, JsonObject(), "drafts of the next tokens, verified in one step; see docs/speculation.md", "-sc"
+        None, JsonObject(), "speculative decoding, as JSON; see docs/speculation.md", "-sc"
     )

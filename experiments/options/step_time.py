@@ -15,6 +15,6 @@ class StepTimeOptions:
     step_time: str = option(
         "roofline",
         Text("MODEL"),
-        "roofline (from model and GPU), zero, linear (an example's coefficients), or a YAML file of coefficients, "
-        "as `kvtwin calibrate` writes it",
+        "roofline (computed from model and GPU), zero, linear (example coefficients), or a YAML file of coefficients, "
+        "such as `kvtwin calibrate` writes",
     )

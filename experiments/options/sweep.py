@@ -14,14 +14,12 @@ WORKERS = Whole("N", 1, 1024)
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(JsonOption):
-    """The sweep."""
+    """Sweep."""
 
-    spec: Path = argument(File("SPEC.yaml"), "what to replay")
-    trace: str | None = argument(Text("TRACE"), "workload file, instead of the specification's", None)
-    out: Path | None = option(None, File("DIR"), "keep every run, and one table, in a new folder")
-    resume: bool = option(False, Switch(has_off=False), "go on with --out DIR: replay only what is missing")
-    dry_run: bool = option(
-        False, Switch(has_off=False), "check the specification and print the replays, without running them"
-    )
-    workers: int | None = option(None, WORKERS, "processes of this machine (else one per CPU)")
+    spec: Path = argument(File("SPEC.yaml"), "the settings to replay")
+    trace: str | None = argument(Text("TRACE"), "workload file, instead of the one in SPEC.yaml", None)
+    out: Path | None = option(None, File("DIR"), "save every run, and a table of all, in a new folder")
+    resume: bool = option(False, Switch(has_off=False), "continue --out DIR: replay only what is missing")
+    dry_run: bool = option(False, Switch(has_off=False), "check SPEC.yaml and print the replays without running them")
+    workers: int | None = option(None, WORKERS, "worker processes on this machine (default: one per CPU)")
     dask: str | None = option(None, Text("ADDRESS"), "run on a Dask cluster, such as tcp://host:8786 (extra: dask)")

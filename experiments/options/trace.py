@@ -12,19 +12,21 @@ DEMO = "demo"
 """The name of the bundled workload; a file of that name goes before it."""
 
 _MULTIPLIER_S = Number("S", 1e-9, 86_400.0)
-_SHAPE = "Mooncake's shape of file: "
+_SHAPE = "Mooncake-like files: "
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatOptions:
-    """Reading the trace."""
+    """Trace format."""
 
-    format: str | None = option(None, Choice(FORMAT_NAMES), "force a format (else recognised from the file's content)")
+    format: str | None = option(
+        None, Choice(FORMAT_NAMES), "trace format (default: recognised from the file's content)"
+    )
     timed_trace_chunk_hash_size: int | None = option(
-        None, Whole("TOKENS"), f"{_SHAPE}tokens per hash id (else 512; vLLM's own default is 16)"
+        None, Whole("TOKENS"), f"{_SHAPE}tokens per hash id (default: 512; vLLM's own default is 16)"
     )
     timed_trace_sec_multiplier: float | None = option(
-        None, _MULTIPLIER_S, f"{_SHAPE}seconds per unit of time (else 0.001; vLLM's own default is 1)"
+        None, _MULTIPLIER_S, f"{_SHAPE}seconds per timestamp unit (default: 0.001; vLLM's own default is 1)"
     )
     timed_trace_label_timestamp: str | None = option(None, Text("KEY"), f"{_SHAPE}key of the timestamp")
     timed_trace_label_input_length: str | None = option(None, Text("KEY"), f"{_SHAPE}key of the input length")
@@ -34,6 +36,6 @@ class FormatOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceOptions(FormatOptions):
-    """The trace."""
+    """Trace."""
 
     trace: str = argument(Text("TRACE"), "workload file: plain, gzip or xz; demo: the bundled workload")

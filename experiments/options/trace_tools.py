@@ -17,33 +17,35 @@ _LENGTH = Whole("TOKENS", 1, 10_000_000)
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions(TraceOptions, JsonOption):
-    """What to tell."""
+    """What to show."""
 
     block_size: int = option(16, Whole("TOKENS"), "tokens per cache block")
-    max_model_len: int | None = option(None, Whole("TOKENS"), "count the prompts that are too long for this limit")
-    top_prefixes: int = option(0, Whole("N"), "show the N shared prefixes that save most tokens")
+    max_model_len: int | None = option(None, Whole("TOKENS"), "count prompts that are too long for this limit")
+    top_prefixes: int = option(0, Whole("N"), "show the N shared prefixes that save the most tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    """The workload."""
+    """Workload."""
 
-    out: Path = argument(File(), "file to write, .jsonl or .jsonl.gz; nothing is overwritten")
-    num_prompts: int = option(1000, Whole(), "requests")
+    out: Path = argument(File(), "new file, .jsonl or .jsonl.gz")
+    num_prompts: int = option(1000, Whole(), "number of requests")
     conversations_per_s: float = option(2.0, Number("RATE", 1e-6, 1e9), "new conversations per second")
     burstiness: float = option(1.0, BURSTINESS, "1: Poisson arrivals; below 1: burstier")
-    user_tokens: int = option(150, Whole("TOKENS"), "median new tokens of a turn")
-    output_tokens: int = option(250, Whole("TOKENS"), "median output of a turn")
-    length_sigma: float = option(0.8, Number("S", 0, 10), "spread of the log-normal lengths")
-    max_tokens: int = option(8000, _LENGTH, "most new or output tokens of a turn")
-    system_prompts: int = option(4, Whole("N", 0, 10_000), "shared system prompts; 0: none")
-    system_prompt_tokens: int = option(500, _LENGTH, "length of each")
-    zipf: float = option(1.0, Number("EXPONENT", 0, 20), "popularity of system prompts; 0: equal")
-    turns: int = option(1, Whole("N", 1, 10_000), "turns of every conversation")
-    think_time_s: float = option(10.0, Number("S", 0, 3600), "median pause before a later turn")
-    think_time_sigma: float = option(0.6, Number("S", 0, 10), "spread of all log-normal pauses")
-    tool_calls: int = option(0, Whole("N", 0, 1_000), "requests more of every turn, as agents make")
-    tool_tokens: int = option(400, Whole("TOKENS"), "median output of a tool")
+    user_tokens: int = option(150, Whole("TOKENS"), "median of a turn's new prompt tokens")
+    output_tokens: int = option(250, Whole("TOKENS"), "median of a turn's output tokens")
+    length_sigma: float = option(0.8, Number("S", 0, 10), "sigma of the log-normal lengths")
+    max_tokens: int = option(8000, _LENGTH, "most new prompt tokens, or output tokens, of a turn")
+    system_prompts: int = option(4, Whole("N", 0, 10_000), "number of shared system prompts; 0: none")
+    system_prompt_tokens: int = option(500, _LENGTH, "length of each system prompt")
+    zipf: float = option(
+        1.0, Number("EXPONENT", 0, 20), "Zipf exponent of the system prompts' popularity; 0: all equal"
+    )
+    turns: int = option(1, Whole("N", 1, 10_000), "turns per conversation")
+    think_time_s: float = option(10.0, Number("S", 0, 3600), "median pause before each later turn")
+    think_time_sigma: float = option(0.6, Number("S", 0, 10), "sigma of all log-normal pauses")
+    tool_calls: int = option(0, Whole("N", 0, 1_000), "extra requests per turn, as agents make for tool calls")
+    tool_tokens: int = option(400, Whole("TOKENS"), "median tokens that a tool returns")
     tool_time_s: float = option(2.0, Number("S", 0, 3600), "median pause while a tool runs")
-    parallel_samples: int = option(1, Whole("N", 1, MOST_SAMPLES), "samples of every prompt (n)")
-    seed: int = option(0, Whole("N", 0), "of all random numbers: equal seeds, equal files")
+    parallel_samples: int = option(1, Whole("N", 1, MOST_SAMPLES), "samples per prompt (n)")
+    seed: int = option(0, Whole("N", 0), "seed: the same seed writes the same file")

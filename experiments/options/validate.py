@@ -12,18 +12,18 @@ from kvtwin.experiments.options.kinds import Number, Switch, Text, Whole
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 
-_MEASURED = "the device's memory is measured; --kv-cache-memory-bytes says how much the cache has"
+_MEASURED = "the device's memory is measured; set the cache's size with --kv-cache-memory-bytes"
 
 ELSEWHERE: Mapping[str, tuple[Any, str]] = {
-    "gpu": (None, "the device is --device"),
-    "tensor_parallel_size": (1, "one device computes here"),
-    "pipeline_parallel_size": (1, "one device computes here"),
-    "kv_cache_dtype": ("auto", "the cache is of the model's dtype here"),
-    "speculative_config": (None, "drafts are not computed here"),
-    "allocator": ("paged", "blocks are paged on a device"),
-    "ignore_eos": (True, "outputs are as long as the workload says"),
-    "events": (False, "for `kvtwin replay`"),
-    "kv_events": (False, "for `kvtwin replay`"),
+    "gpu": (None, "use --device"),
+    "tensor_parallel_size": (1, "validation uses a single device"),
+    "pipeline_parallel_size": (1, "validation uses a single device"),
+    "kv_cache_dtype": ("auto", "validation keeps the cache in the model's dtype"),
+    "speculative_config": (None, "validation does not run a draft model"),
+    "allocator": ("paged", "validation always uses paged blocks"),
+    "ignore_eos": (True, "validation uses the workload's output lengths"),
+    "events": (False, "only for `kvtwin replay`"),
+    "kv_events": (False, "only for `kvtwin replay`"),
     "weight_bytes": (None, _MEASURED),
     "activation_peak_bytes": (None, _MEASURED),
     "cuda_graph_bytes": (None, _MEASURED),
@@ -41,12 +41,13 @@ class ValidateOptions(ReplayOptions, DeviceOptions):
     trace: str = argument(Text("WORKLOAD"), "workload file, demo, or a YAML file of trace and options")
     model: str | None = with_default(SizingOptions, "model", "tiny")
     gpu: str | None = with_default(SizingOptions, "gpu", None)
-    num_prompts: int | None = option(None, Whole(), "only the first N requests; --limit is the same", "--limit")
-    length_scale: float = option(1.0, Number("X", 0, 1, above=True), "shorten prompts, outputs and what prompts share")
-    temperature: float = option(0.0, Number("T", 0, 100), "of sampling; 0: greedy")
+    num_prompts: int | None = option(None, Whole(), "use only the first N requests; --limit means the same", "--limit")
+    length_scale: float = option(1.0, Number("X", 0, 1, above=True), "scale down prompts, outputs and shared prefixes")
+    temperature: float = option(0.0, Number("T", 0, 100), "sampling temperature; 0: greedy")
     step_time: str | None = option(  # type: ignore[assignment]  # None: measure first
         None,
         Text("FILE"),
-        "what predicts: linear, zero, or a YAML file, as of `kvtwin calibrate` (else a quick calibration comes first)",
+        "step-time model of the prediction: linear, zero, or a YAML file from `kvtwin calibrate` "
+        "(default: a quick calibration first)",
     )
-    debug: bool = option(False, Switch(has_off=False), "fill blocks that nobody may read with NaN")
+    debug: bool = option(False, Switch(has_off=False), "fill blocks that no request may read with NaN")

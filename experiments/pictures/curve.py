@@ -13,7 +13,7 @@ _MARKERS = "osD^v"
 
 
 def capacity_curve(facts: dict[str, Any], simulated: dict[str, list[tuple[int, float]]]) -> Figure:
-    """Hit rate over the size of the cache: as vLLM evicts, at best, with servers marked and replays as points.
+    """Hit rate over the size of the cache: as vLLM evicts, and at best; servers are marked, replays are points.
 
     ``facts`` are those of `curve_facts` with its line; ``simulated`` has (blocks, hit rate) by name.
     """

@@ -25,7 +25,7 @@ def pictures_of(folder: Path, metrics: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def _of_run(folder: Path, metrics: tuple[str, ...]) -> dict[str, Any]:
     if metrics:
-        raise UserError(f"--metrics: for sweeps; {folder} is none")
+        raise UserError(f"--metrics: only for sweeps; {folder} is a run")
     shown = Run(folder)
     return {
         "timeline": run_pictures.timeline(shown),
@@ -49,7 +49,7 @@ def _of_sweep(folder: Path, metrics: tuple[str, ...]) -> dict[str, Any]:
         if rows and all(is_number(row.get(name)) for row in rows) and len({row[name] for row in rows}) > 1
     ]
     if not rows or (metrics and not numbers):
-        raise UserError(f"{folder}: no option with numbers differs between its points: nothing to draw")
+        raise UserError(f"{folder}: nothing to draw: no numeric option differs between its points")
     figures = {}
     for name in numbers:
         others = tuple(other for other in axes if other != name and len({row.get(other) for row in rows}) > 1)

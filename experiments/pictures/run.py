@@ -34,7 +34,7 @@ def timeline(run: Run) -> Figure:
 
 
 def latencies(run: Run) -> Figure:
-    """How many requests waited at most so long: for the first token, per further token, for the last."""
+    """Cumulative distributions of TTFT, TPOT and end-to-end latency."""
     requests = run.requests
     served = (requests["first_token_ns"] >= 0) & np.isin(requests["finish_reason"], ("stop", "length"))
     arrival, first, finish = (requests[name][served] for name in ("arrival_ns", "first_token_ns", "finish_ns"))

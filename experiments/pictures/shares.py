@@ -13,10 +13,10 @@ from kvtwin.experiments.pictures.figure import COLOURS, new_figure
 
 _MEMORY_PARTS = {
     "live": ("holds a token", COLOURS[0]),
-    "reserved": ("reserved, to be filled", COLOURS[5]),
+    "reserved": ("reserved, filled later", COLOURS[5]),
     "internal": ("held, never filled", COLOURS[1]),
-    "external": ("free, and memory is lacking", COLOURS[4]),
-    "free": ("free, and nothing lacks", "#DDDDDD"),
+    "external": ("free, but too little", COLOURS[4]),
+    "free": ("free, not needed", "#DDDDDD"),
 }
 """What a slot of the KV memory is used for (`kvtwin.experiments.runs.memory_use`): words and a colour."""
 
@@ -29,7 +29,7 @@ def misses(summaries: Summaries, names: Sequence[str], label: str = "") -> Figur
 
 
 def memory(summaries: Summaries, names: Sequence[str], label: str = "") -> Figure | None:
-    """What the KV memory of each run was used for while requests waited; None if that is known of no run."""
+    """What the KV memory of each run was used for while requests waited; None if unknown for all runs."""
     parts = {f"kv_memory_{part}_mean_while_waiting": drawn for part, drawn in _MEMORY_PARTS.items()}
     if not any(summary.get(key) for summary in summaries for key in parts):
         return None

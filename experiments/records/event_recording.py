@@ -38,7 +38,7 @@ def recorded_events(options: ReplayOptions, simulation: ServerSimulation, folder
         if options.kv_events:
             log = simulation.scheduler.kv_cache.events
             if log is None or not simulation.scheduler.config.enable_prefix_caching:
-                raise UserError("--kv-events: this server caches no prefixes, so there are none")
+                raise UserError("--kv-events: needs prefix caching")
             assert folder
             file = stack.enter_context(open(folder / kv_event_file.NAME, "w", encoding="utf-8"))
             simulation.observers.append(KVEventWriter(log, file))

@@ -72,7 +72,7 @@ class _Tables:
         self._latest: dict[str, tuple[int, ...]] = {}
 
     def changes(self, request_ids: Sequence[str], tables: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-        """Of each table, how many leading entries are those of the one before, and the others."""
+        """For each table, how many leading entries equal those of the table before, and the remaining entries."""
         kept, new = [], []
         for request_id, table in zip(request_ids, map(tuple, tables), strict=True):
             num_kept = _num_equal(self._latest.get(request_id, ()), table)
@@ -84,7 +84,7 @@ class _Tables:
     def whole(
         self, request_ids: Sequence[str], kept: Sequence[int], new: Sequence[Sequence[int]]
     ) -> list[tuple[int, ...]]:
-        """The tables of which `changes` told these."""
+        """The tables from which `changes` made these."""
         tables = []
         for request_id, num_kept, blocks in zip(request_ids, kept, new, strict=True):
             table = self._latest.get(request_id, ())

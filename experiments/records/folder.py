@@ -25,7 +25,7 @@ from kvtwin.sim.recording import Recorder, RequestColumns, StepColumns
 
 
 def check_free(folder: Path) -> None:
-    """UserError if ``folder`` is already there, or cannot be made: nothing is overwritten, and no run is in vain."""
+    """UserError if ``folder`` is already there, or cannot be made: nothing is overwritten, and no run is wasted."""
     try:
         if os.path.lexists(folder):
             raise _taken(folder)
@@ -78,7 +78,7 @@ def folder_beside(folder: Path, suffix: str) -> Iterator[Path]:
 def write_run_folder(folder: Path, files: dict[str, bytes], streamed: Path | None = None) -> None:
     """Write ``files`` under a temporary name, then rename, so that a killed run leaves nothing half-written.
 
-    What lies in the folder ``streamed`` is moved there too. Of several runs into one folder the first to end has it.
+    What lies in the folder ``streamed`` is moved there too. The first of several runs to end gets the folder.
     """
     partial = partial_path(folder)
     try:

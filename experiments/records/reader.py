@@ -79,7 +79,7 @@ class Run:
 
 @contextmanager
 def written_by_this_version(folder: Path) -> Iterator[None]:
-    """UserError, naming the folder, where a figure or an option is looked for in vain."""
+    """UserError, naming the folder, if a figure or an option is missing."""
     try:
         yield
     except KeyError as error:

@@ -188,7 +188,7 @@ def _caption(run: Run, happened: _Happened, first: int, step: int) -> dict[str, 
     text = (
         f"{rows['scheduled_ns'][step] / SECOND_NS:,.3f} s, step {step:,}: {used:,} of {usable:,} blocks in use "
         f"({used / usable:.1%}), {rows['running'][step]:,} requests running, {rows['waiting'][step]:,} waiting. "
-        f"{evictions:,} blocks evicted{'' if first == step else ' since the frame before'}."
+        f"{evictions:,} blocks evicted{'' if first == step else ' since the previous frame'}."
     )
     preempted = happened.preempted_by[step + 1] - happened.preempted_by[first]
     if not preempted:

@@ -81,7 +81,7 @@ def _of_sweep(folder: Path) -> str:
     labels = [", ".join(f"{name} {row.get(name)}" for name in axes) for row in done]
     if figure := run_figures.token_sources(done, labels):
         figures["token-sources"] = figure
-        sections.append(("token-sources", "Where prompt tokens come from", 150 + 26 * len(done)))
+        sections.append(("token-sources", "Hits and sources of misses", 150 + 26 * len(done)))
     return page(
         "sweep.html.j2",
         figures=figures,

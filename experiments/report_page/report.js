@@ -29,8 +29,8 @@ if (data.block_map) showBlockMap(data.block_map);
 
 // A frame's cells are hexadecimal digits: the state (2 bits), 4 if a block was evicted, 8 if one was let go.
 function showBlockMap(map) {
-  const states = [["free", "#e6e6e6"], ["cached, held by nobody", "#8ecae6"], ["private", "#0072b2"], ["shared", "#e69f00"]];
-  const marks = [["evicted in this step", "#d55e00"], ["let go in this step", "#000000"]];
+  const states = [["free", "#e6e6e6"], ["cached, not in use", "#8ecae6"], ["private", "#0072b2"], ["shared", "#e69f00"]];
+  const marks = [["evicted in this step", "#d55e00"], ["released in this step", "#000000"]];
   const canvas = document.getElementById("pool");
   const slider = document.getElementById("slider");
   const play = document.getElementById("play");

@@ -65,7 +65,7 @@ def timeline(run: Run) -> Figure:
 
 
 def hit_rate(run: Run) -> Figure | None:
-    """The share of prompt tokens found in the cache, so far and of late; None where nothing is known or admitted."""
+    """The share of prompt tokens found in the cache, so far and over the last requests; None if unknown."""
     requests = run.requests
     admitted = requests["first_scheduled_ns"] != NEVER
     if run.summary["prefix_cache_hits"] is None or not admitted.any():
@@ -86,7 +86,7 @@ def hit_rate(run: Run) -> Figure | None:
 
 
 def token_sources(summaries: list[dict[str, Any]], names: list[str]) -> Figure | None:
-    """A bar per run of what became of its prompt tokens; None where it is unknown of all."""
+    """A bar per run of what became of its prompt tokens; None if unknown for all runs."""
     totals = [sum(summary.get(key) or 0 for key in TOKEN_SOURCES) for summary in summaries]
     if not any(totals):
         return None

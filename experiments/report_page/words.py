@@ -6,12 +6,12 @@ from typing import Any
 
 
 def tiles(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is looked for first."""
+    """The main figures."""
     hit_rate = summary["prefix_cache_hit_rate"]
     return [
         ("of prompt tokens hit", "unknown" if hit_rate is None else f"{hit_rate:.1%}"),
         ("preemptions", f"{summary['num_preemptions']:,}"),
-        ("of the cache in use, at most", f"{summary['kv_cache_usage_peak']:.1%}"),
+        ("of the cache in use at the peak", f"{summary['kv_cache_usage_peak']:.1%}"),
         ("blocks evicted", f"{summary['num_evictions']:,}"),
         ("mean time to first token", _duration(summary["mean_ttft_ms"])),
         ("mean time per output token", _duration(summary["mean_tpot_ms"])),
@@ -20,17 +20,17 @@ def tiles(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def sentences(summary: dict[str, Any]) -> list[str]:
-    """What came of the run."""
+    """The result of the run."""
     told = [
         f"{summary['completed']:,} of {summary['num_prompts']:,} requests were served in {summary['duration']:,.1f} "
         f"simulated seconds, {summary['request_throughput']:.2f} per second; {summary['rejected']:,} were rejected.",
-        f"Of {summary['num_gpu_blocks'] - 1:,} usable blocks {summary['kv_cache_peak_used_blocks']:,} were in use at "
-        f"most, and {summary['kv_cache_usage_mean']:.1%} on average while the device was busy. At most "
+        f"Of {summary['num_gpu_blocks'] - 1:,} usable blocks, {summary['kv_cache_peak_used_blocks']:,} were in use at "
+        f"the peak, and {summary['kv_cache_usage_mean']:.1%} on average while the device was busy. At most "
         f"{summary['max_running_requests']:,} requests ran and {summary['max_waiting_requests']:,} waited.",
     ]
     hits, queries = summary["prefix_cache_hits"], summary["prefix_cache_queries"]
     if hits is None:
-        told.append("What hits is unknown: the trace does not say which prompts share prefixes.")
+        told.append("The hit rate is unknown: the trace does not say which prompts share prefixes.")
     elif queries:
         told.append(
             f"{hits:,} of {queries:,} prompt tokens were found in the cache ({hits / queries:.1%}); "
@@ -40,14 +40,13 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         share = summary["recomputed_tokens"] / max(1, summary["scheduled_tokens"])
         told.append(
             f"{summary['num_requests_preempted']:,} requests were preempted, {summary['num_preemptions']:,} times in "
-            f"all, first after {summary['first_preemption_s']:,.1f} s; {share:.1%} of all tokens were computed twice."
+            f"all, first after {summary['first_preemption_s']:,.1f} s; {share:.1%} of all tokens were recomputed."
         )
     else:
-        told.append("Nobody was preempted.")
+        told.append("No request was preempted.")
     told.append(
-        f"The first token came after {_duration(summary['median_ttft_ms'])} in the median and "
-        f"{_duration(summary['mean_ttft_ms'])} on average, every further one after "
-        f"{_duration(summary['median_tpot_ms'])} and {_duration(summary['mean_tpot_ms'])}."
+        f"TTFT was {_duration(summary['median_ttft_ms'])} at the median and {_duration(summary['mean_ttft_ms'])} "
+        f"on average; TPOT was {_duration(summary['median_tpot_ms'])} and {_duration(summary['mean_tpot_ms'])}."
     )
     return told
 

@@ -11,7 +11,7 @@ from kvtwin.workloads.time_units import SECOND_NS
 
 _LABELS = {
     "kv_block_lifetime_seconds": "Block lifetime, mean (s):",
-    "kv_block_idle_before_evict_seconds": "  idle before it ends, mean (s):",
+    "kv_block_idle_before_evict_seconds": "  idle before eviction, mean (s):",
     "kv_block_reuse_gap_seconds": "  between two hits, mean (s):",
 }
 

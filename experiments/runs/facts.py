@@ -1,4 +1,4 @@
-"""What every run tells of itself beside its figures: its settings, when and where it ran, how far it is."""
+"""What every run records besides its figures: its settings, when and where it ran, its progress."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run_configuration(
 
 
 def run_context(sizing: SizingResult, load: Load, recorder: Recorder) -> RunContext:
-    """What the summary of a run tells of its load."""
+    """What the summary of a run says about its load."""
     return RunContext(
         model=sizing.inputs.shape.name,
         num_prompts=load.num_requests,

@@ -53,7 +53,7 @@ def host_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
         rows += [
             ("Swapped out / in (blocks):", f"{summary['swapped_out_blocks']} / {summary['swapped_in_blocks']}"),
             ("Swapped out / in (GiB):", _gib(summary["swapped_out_bytes"], summary["swapped_in_bytes"])),
-            ("  fallbacks to recomputation:", summary["swap_fallbacks"]),
+            ("  recomputed instead (preemptions):", summary["swap_fallbacks"]),
         ]
     if summary["num_offload_blocks"]:
         hits, queries = summary["external_prefix_cache_hits"], summary["external_prefix_cache_queries"]

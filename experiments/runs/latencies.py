@@ -60,7 +60,7 @@ class Latencies:
         return found
 
     def num_good(self, levels: Iterable[ServiceLevel]) -> int:
-        """Requests that keep every service level."""
+        """Requests that meet every service level."""
         worst_tpot = np.zeros(len(self.ttft))
         np.maximum.at(worst_tpot, self._record_of_row, self.tpot)
         latencies = {"ttft": self.ttft, "tpot": worst_tpot, "e2el": self.e2el}

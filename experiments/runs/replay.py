@@ -1,4 +1,4 @@
-"""A replay: a simulated server is sent a trace; what came of it."""
+"""A replay: a simulated server on a trace, and its results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from kvtwin.workloads.workload import Workload
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of a replay."""
+    """The results of a replay."""
 
     summary: dict[str, Any]
     """The figures under the keys of docs/output.md."""
@@ -64,7 +64,7 @@ def replay(
     observe: Observe | None = None,
     events: Path | None = None,
 ) -> Replayed:
-    """Simulate a server that is sent the trace of ``options``, or ``workload`` instead.
+    """Simulate a server on the trace of ``options``, or on ``workload`` instead.
 
     ``observe`` makes an observer of the scheduler. What ``--events`` and ``--kv-events`` ask for is written into the
     folder ``events``. UserError: settings that cannot be.
@@ -81,7 +81,7 @@ def replay(
         for warning in workload.warnings:
             print(f"kvtwin: warning: {warning}", file=sys.stderr)
     if options.warmup_requests >= load.num_requests:
-        raise UserError(f"--warmup-requests: nothing is left to count of {load.num_requests:,} requests")
+        raise UserError(f"--warmup-requests: leaves nothing to count of {load.num_requests:,} requests")
     misses = MissSources(config)
     stopwatch = Stopwatch()
     with request_progress("replay", load.num_requests, show=show_progress) as advance:
@@ -127,7 +127,7 @@ def simulate(
             recorder = simulation.run(load)
     except OverflowError:
         raise UserError("the simulated time passes 292 years: look at --step-time and the trace's times") from None
-    if options.strict and recorder.first_refused:  # the engine gave up requests that it had taken
+    if options.strict and recorder.first_refused:  # the engine rejected requests after it had accepted them
         reason, where = next(iter(recorder.first_refused.items()))
         _raise_refusal(where, reason)
     return recorder

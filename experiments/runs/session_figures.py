@@ -1,4 +1,4 @@
-"""Figures of sessions: what later turns found of their history, what retention held for it, and what it cost others."""
+"""Figures of sessions: how much history later turns found, what retention held for it, and its cost."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from kvtwin.workloads.time_units import SECOND_NS
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run was asked for, as far as its summary repeats it."""
+    """The settings of a run that its summary repeats."""
 
     model: str
     num_prompts: int

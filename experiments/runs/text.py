@@ -90,7 +90,7 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
         *_memory_rows(summary),
         _row("Hit tokens / queried tokens:", f"{'unknown' if hits is None else hits} / {queries}"),
         _row("Hit rate, tokens (%):", _percent(summary["prefix_cache_hit_rate"])),
-        _row("  possible, if all seen were kept (%):", _percent(summary["possible_hit_rate"])),
+        _row("  possible with an infinite cache (%):", _percent(summary["possible_hit_rate"])),
         _row("  of the last 1000 requests (%):", _percent(summary["prefix_cache_hit_rate_last_1000_requests"])),
         _row(
             f"  of {summary['prompt_full_blocks']} full prompt blocks (%):",
@@ -112,8 +112,8 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
         _row("Preemptions (requests):", f"{summary['num_preemptions']} ({summary['num_requests_preempted']})"),
     ]
     if summary["first_preemption_s"] is not None:
-        lines.append(_row("  the first, after (s):", f"{summary['first_preemption_s']:.2f}"))
-    lines.append(_row("Tokens computed twice:", _with_share(summary["recomputed_tokens"], summary["scheduled_tokens"])))
+        lines.append(_row("  first preemption after (s):", f"{summary['first_preemption_s']:.2f}"))
+    lines.append(_row("Recomputed tokens:", _with_share(summary["recomputed_tokens"], summary["scheduled_tokens"])))
     lines += [_row(label, value) for label, value in host_rows(summary)]
     lines += [
         *(
@@ -146,7 +146,7 @@ def _session_lines(summary: dict[str, Any]) -> list[str]:
         forced, yielded = summary["pins_released_by_force"], summary["pins_released_under_pressure"]
         lines += [
             _row("Pinned blocks, peak / mean:", f"{peak} / {mean:.0f}"),
-            _row("Pins released by force / pressure:", f"{forced} / {yielded}"),
+            _row("Pins released, forced / pressure:", f"{forced} / {yielded}"),
         ]
         if summary["mean_queue_ms_first_turns"] is not None:
             queue_ms, ttft_ms = summary["mean_queue_ms_first_turns"], summary["mean_ttft_ms_first_turns"]
@@ -161,7 +161,7 @@ def _memory_rows(summary: dict[str, Any]) -> list[str]:
     live, *others = (_percent(summary[f"kv_memory_{part}_mean_while_waiting"]) for part in MEMORY_PARTS)
     return [
         _row("Live tokens while requests wait (%):", live),
-        _row("  reserved / empty / too little / free:", " / ".join(others)),
+        _row("  reserved / internal / external / free:", " / ".join(others)),
     ]
 
 

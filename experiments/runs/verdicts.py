@@ -1,4 +1,4 @@
-"""What a user should be told in words: why nothing hit, what was not served, and when the load is too high."""
+"""Verdicts on a run in words: why nothing hit, what was not served, and when the load is too high."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ WAITING_SHARE = 0.5
 
 
 def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, load: Load) -> list[str]:
-    """All that there is to say about a run, one sentence each."""
+    """All verdicts on a run, one sentence each."""
     found = [hits_verdict(summary, config, load), sessions_verdict(recorder, load) or overload_verdict(recorder, load)]
     if config.retention != "lru" and not summary["later_turns"]:
         found.append(f"retention {config.retention} changed nothing: no request continues a session")
     if config.parallel_sampling == "fork" and not summary["num_forks"]:
-        found.append("parallel sampling fork changed nothing: no sample went on from the blocks of another one")
+        found.append("parallel sampling fork changed nothing: no sample was forked")
     if recorder.unfinished:
         found.append(
-            f"no progress: {summary['unfinished']} requests were left when nothing could move any more, first "
+            f"no progress: {summary['unfinished']} requests are left and none can be scheduled, first "
             f"{recorder.unfinished[0]}; vLLM would hang here (without --vllm-strict such requests are rejected)"
         )
     found += [
@@ -55,11 +55,11 @@ def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, 
 
 
 def hits_verdict(summary: dict[str, Any], config: EngineConfig, load: Iterable[RequestRecord]) -> str | None:
-    """Why the hit rate is 0 or not known; None where it speaks for itself. May read the workload again."""
+    """Why the hit rate is 0, low or unknown; None if there is nothing to explain. May read the workload again."""
     if not summary["completed"]:
         return None
     if summary["prefix_cache_hits"] is None:
-        return "hit rate unknown: the trace tells lengths only, so nothing is known about shared prefixes"
+        return "hit rate unknown: the trace gives only lengths, not which prompts share prefixes"
     if not config.enable_prefix_caching:
         return "hit rate 0: prefix caching is off"
     if summary["prefix_cache_hits"] == 0:
@@ -86,7 +86,7 @@ def _why_nothing_is_shared(block_size: int, records: Iterable[RequestRecord]) ->
 
 
 def _first_tokens(record: RequestRecord, number: int) -> RequestRecord:
-    """The record with its prompt cut off behind ``number`` tokens, without output, salt, LoRA and images."""
+    """The record with its prompt cut off after ``number`` tokens, without output, salt, LoRA and images."""
     return replace(
         record,
         cache_salt=None,
@@ -123,9 +123,9 @@ def overload_verdict(recorder: Recorder, load: Load) -> str | None:
     if load.session_rate is not None:
         flag, rate = "--session-rate", load.session_rate
     return (
-        f"overload: {tokens / span_ns * SECOND_NS:,.0f} tokens/s are offered, {tokens / busy_ns * SECOND_NS:,.0f} "
-        f"tokens/s can be sustained (prompt, cached or not, and output); when the last request arrived, {at_last:,} "
-        f"were at the server, {waiting:,} of them not started; {flag} "
+        f"overload: the load is {tokens / span_ns * SECOND_NS:,.0f} tokens/s, the server sustains "
+        f"{tokens / busy_ns * SECOND_NS:,.0f} tokens/s (prompt, cached or not, and output); when the last request "
+        f"arrived, {at_last:,} were unfinished, {waiting:,} of them not started; {flag} "
         f"{_round_down(0.95 * rate * span_ns / busy_ns)} would about fit"
     )
 
@@ -151,13 +151,12 @@ def sessions_verdict(recorder: Recorder, load: Load) -> str | None:
         if session is not None:
             starts[session] = min(arrival_ns, starts.get(session, arrival_ns))
     span_ns = max(starts.values()) - min(starts.values())
-    advice = "fewer sessions at a time (--session-rate, --concurrent-sessions) would wait less"
+    advice = "fewer sessions at a time (--session-rate, --concurrent-sessions) would queue less"
     if load.session_rate is not None and span_ns and busy_ns > span_ns:
         advice = f"--session-rate {_round_down(0.95 * len(starts) / busy_ns * SECOND_NS)} would about fit"
     return (
-        f"overload: the server slows its sessions down. It is busy nearly all of the time, and their turns wait "
-        f"{waited.mean() / SECOND_NS:,.1f} s on average to be started, {waiting_share:.0%} of the time until their "
-        f"answers; {advice}"
+        f"overload: the server slows its sessions down. It is busy nearly all the time, and turns queue for "
+        f"{waited.mean() / SECOND_NS:,.1f} s on average, {waiting_share:.0%} of the time until their answers; {advice}"
     )
 
 

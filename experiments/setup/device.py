@@ -39,7 +39,7 @@ def load_device_model(options: DeviceOptions, model: str, seed: int, dtype: str 
 
 @contextmanager
 def device_errors() -> Iterator[None]:
-    """What a device cannot do is the user's to put right, and so is that torch is not installed."""
+    """Turns what a device cannot do, and a missing torch, into a UserError."""
     try:
         yield
     except ModuleNotFoundError as error:

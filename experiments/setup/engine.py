@@ -22,7 +22,9 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
     """The engine's configuration. UserError: a setting out of range, or a model that is not modelled."""
     plan, inputs = sizing.plan, sizing.inputs
     if inputs.pipeline_parallel_size != 1:
-        raise UserError("--pipeline-parallel-size: replay models one pipeline stage so far; `size` plans several")
+        raise UserError(
+            "--pipeline-parallel-size: a replay models only one pipeline stage; `kvtwin size` plans several"
+        )
     if plan.num_blocks > MOST_BLOCKS:
         raise UserError(
             f"the cache would have {plan.num_blocks:,} blocks; a replay holds at most {MOST_BLOCKS:,} "
@@ -113,7 +115,7 @@ def with_allocator(config: EngineConfig, options: ReplayOptions) -> EngineConfig
     if options.enable_prefix_caching:
         raise UserError(f"--enable-prefix-caching: {options.allocator} shares nothing between requests")
     if options.allocator != "contiguous-max" and not options.ignore_eos:
-        raise UserError(f"--allocator {options.allocator}: needs to know where outputs end, so not --no-ignore-eos")
+        raise UserError(f"--allocator {options.allocator}: needs known output lengths, so it excludes --no-ignore-eos")
     return replace(
         config,
         allocator=options.allocator,
@@ -125,7 +127,7 @@ def with_allocator(config: EngineConfig, options: ReplayOptions) -> EngineConfig
 
 
 def allocator_lines(config: EngineConfig) -> list[str]:
-    """What a heading says of the allocator: nothing of vLLM's own."""
+    """What a heading says about the allocator: nothing if it is vLLM's."""
     if config.allocator == "paged":
         return []
     return [f"memory  {config.allocator}: a range per request, of {config.num_blocks - 1:,} slots; no prefix caching"]

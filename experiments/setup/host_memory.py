@@ -33,7 +33,7 @@ def host_blocks(options: ReplayOptions, sizing: SizingResult, most_blocks: int) 
 def host_link(options: ReplayOptions, sizing: SizingResult) -> HostLink | None:
     """The link that copies take time on; None where nothing is copied or nothing takes time.
 
-    UserError: nobody said which GPU's.
+    UserError: no GPU was given.
     """
     copies = options.preemption_mode == "swap" or options.kv_offloading_size is not None
     if not copies or options.step_time == "zero":
@@ -52,7 +52,7 @@ def block_bytes_of_all_gpus(sizing: SizingResult) -> int:
 def _whole_blocks(flag: str, gib: float, block_bytes: int, most_blocks: int) -> int:
     num_blocks = int(gib * GIB) // block_bytes
     if num_blocks < 1:
-        raise UserError(f"{flag}: {gib:g} GiB hold no block of {block_bytes:,} bytes")
+        raise UserError(f"{flag}: {gib:g} GiB cannot hold a block of {block_bytes:,} bytes")
     if num_blocks > most_blocks:
         raise UserError(f"{flag}: {gib:g} GiB are {num_blocks:,} blocks; a replay holds at most {most_blocks:,}")
     return num_blocks

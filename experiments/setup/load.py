@@ -14,7 +14,9 @@ from kvtwin.workloads.workload import Workload
 def shape_load(options: ReplayOptions, workload: Workload) -> Load:
     """The load of the command line. UserError: settings that exclude each other, or arrivals beyond the clock."""
     if options.request_rate is not None and options.rate_scale != 1.0:
-        raise UserError("--request-rate and --rate-scale exclude each other: one replaces, one scales arrival times")
+        raise UserError(
+            "--request-rate and --rate-scale cannot be combined: one replaces arrival times, the other scales them"
+        )
     if options.burstiness != 1.0 and options.request_rate is None and options.session_rate is None:
         raise UserError("--burstiness: needs --request-rate or --session-rate")
     played = play_sessions(options, workload)

@@ -22,11 +22,13 @@ def play_sessions(options: ReplayOptions, workload: Workload) -> PlayedSessions 
     if pause_ns is None and not (options.num_sessions or options.session_rate or options.concurrent_sessions):
         return None
     if options.session_rate is not None and options.concurrent_sessions is not None:
-        raise UserError("--session-rate and --concurrent-sessions exclude each other: both say when sessions start")
+        raise UserError("--session-rate and --concurrent-sessions cannot be combined: both set when sessions start")
     if options.session_rate is not None and options.rate_scale != 1.0:
-        raise UserError("--session-rate and --rate-scale exclude each other: one replaces, one scales arrival times")
+        raise UserError(
+            "--session-rate and --rate-scale cannot be combined: one replaces arrival times, the other scales them"
+        )
     if options.request_rate is not None:
-        raise UserError("--request-rate: draws the arrival of every request; with sessions use --session-rate")
+        raise UserError("--request-rate: the workload has sessions; use --session-rate")
     if options.session_rate is not None and len(workload) / options.session_rate > LAST_NS / SECOND_NS:
         raise UserError(f"--session-rate: {options.session_rate:g} stretches the trace beyond 292 years")
     try:
@@ -51,7 +53,9 @@ def _pause(options: ReplayOptions) -> Callable[[int], int] | None:
     scale, cap_s = options.think_time_scale, options.think_time_cap
     if options.think_time is not None:
         if scale is not None or cap_s is not None:
-            raise UserError("--think-time: replaces every pause, so --think-time-scale and --think-time-cap do nothing")
+            raise UserError(
+                "--think-time: replaces every pause, so --think-time-scale and --think-time-cap have no effect"
+            )
         fixed_ns = round(options.think_time * SECOND_NS)
         return lambda _recorded_ns: fixed_ns
     if scale is None and cap_s is None:

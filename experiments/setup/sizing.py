@@ -85,7 +85,7 @@ def resolve_inputs(options: SizingOptions) -> SizingInputs:
     if options.block_size % 16:
         notes.append(f"block size {options.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
     if any(layer.spec.is_latent for layer in shape.layers) and options.block_size % 64:
-        notes.append("MLA kernels of vLLM on GPUs want blocks of 64 tokens or a multiple")
+        notes.append("vLLM's MLA kernels on GPUs need blocks of a multiple of 64 tokens")
     batched_tokens, num_seqs = _batch_limits(options, gpu, notes)
     max_model_len = shape.max_position_tokens if options.max_model_len in (None, -1) else options.max_model_len
     if max_model_len > shape.max_position_tokens:

@@ -1,4 +1,4 @@
-"""vLLM's ``--speculative-config``: what of it decides, how good drafts are, and what makes no difference here."""
+"""vLLM's ``--speculative-config``: keys that affect decisions, accepted drafts, and keys without effect."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _KEYS_WITHOUT_EFFECT = (
 
 _NOT_MODELLED = {
     "parallel_drafting": "drafting all tokens at once is modelled for dflash only",
-    "num_speculative_tokens_per_batch_size": "every step makes as many drafts",
+    "num_speculative_tokens_per_batch_size": "every step makes the same number of drafts",
     "enable_adaptive_verification": "all drafts are verified",
 }
 
@@ -70,17 +70,17 @@ class Drafting:
     """Keys that were given and make no difference."""
 
     def acceptance(self, seed: int) -> DraftAcceptance:
-        """How many drafts are right, drawn with ``seed``."""
+        """How many drafts are accepted, drawn with ``seed``."""
         return DraftAcceptance(self.speculation.num_speculative_tokens, self.acceptance_rates, seed)
 
     def describe(self) -> str:
         """One line on what is simulated and what is not."""
         rates = self.acceptance_rates
-        accepted = "as the workload says" if rates is None else ", ".join(f"{rate:g}" for rate in rates)
+        accepted = "as listed in the workload" if rates is None else ", ".join(f"{rate:g}" for rate in rates)
         return (
             f"speculation: {self.speculation.method}, {self.speculation.num_speculative_tokens} drafts, "
             f"accepted {accepted}; drafting takes no time and no memory"
-            + (f"; without effect: {', '.join(self.ignored)}" if self.ignored else "")
+            + (f"; no effect: {', '.join(self.ignored)}" if self.ignored else "")
         )
 
 
@@ -93,7 +93,7 @@ def read_drafting(text: str | None, *, async_scheduling: bool) -> Drafting | Non
         if key in _NOT_MODELLED and value:
             raise UserError(f"{_FLAG}: {key} is not modelled: {_NOT_MODELLED[key]}")
         if key not in (*_DECIDING_KEYS, *_KEYS_WITHOUT_EFFECT, *_NOT_MODELLED):
-            raise UserError(f"{_FLAG}: {key!r} is none of vLLM's keys")
+            raise UserError(f"{_FLAG}: {key!r} is not a key of vLLM")
     method = values.get("method")
     if isinstance(method, str) and method.endswith("_mtp"):  # vLLM's names of the modules of single models
         method = "mtp"

@@ -53,4 +53,4 @@ def load_step_time(path: Path) -> StepTimeModel:
             return CalibratedStepTime(data)
     except (ValueError, OverflowError) as error:
         raise UserError(f"{path}: {error}") from None
-    raise UserError(f"{path}: model: expected linear or calibrated, and its coefficients beside it")
+    raise UserError(f"{path}: expected model: linear or calibrated, with its coefficients")

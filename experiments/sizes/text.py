@@ -71,7 +71,7 @@ def plan_parts(result: SizingResult) -> list[Part]:
     )
     per_token = inputs.shape.token_bytes(inputs.kv_cache_dtype, inputs.tensor_parallel_size)
     facts = [
-        ("bytes per token", f"{per_token:,} per GPU, all layers of the model, before windows forget"),
+        ("bytes per token", f"{per_token:,} per GPU, all layers of the model, without windows"),
         ("bytes per block", " / ".join(f"{size:,}" for size in plan.block_bytes)),
     ]
     after: list[Part] = []
@@ -94,9 +94,7 @@ def plan_parts(result: SizingResult) -> list[Part]:
         facts.append(("max_model_len", f"{plan.max_model_len:,} tokens fit"))
     after.append(capacity_line(plan))
     if share > SMALL_REQUEST_SHARE:
-        after.append(
-            f"warning: a request of a single token takes {share:.1%} of the pool, as one of a whole block does"
-        )
+        after.append(f"warning: a request of one token takes {share:.1%} of the pool, as much as a whole block")
     return ["", groups, "", facts_table(facts), *after]
 
 

@@ -22,7 +22,7 @@ def local_processes(workers: int | None, num_points: int) -> Callable[[], Execut
 
 
 def dask_cluster(address: str) -> Callable[[], Executor]:
-    """Makes executors on the cluster whose scheduler has this address. UserError: nobody answers there.
+    """Makes executors on the cluster whose scheduler has this address. UserError: no scheduler answers there.
 
     Its workers need kvtwin, and the trace under the same path; what they computed comes back over the network.
     """

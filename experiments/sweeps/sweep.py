@@ -38,7 +38,7 @@ def run_sweep(
 
 
 def check_traces(spec: SweepSpec) -> None:
-    """UserError if a point's trace is not there: before anything is run or written."""
+    """UserError if a point's trace does not exist, before anything is run or written."""
     for trace in sorted({point.options.trace for point in spec.points}):
         if trace != DEMO and not os.path.exists(trace):
             raise UserError(f"{trace}: cannot be read: there is no such file")

@@ -24,7 +24,7 @@ _KNOWN_BY = ("tokens", "hash_ids", "hash_ids_with_outputs", "length")
 def inspect_workload(
     workload: Workload, block_size: int = 16, max_model_len: int | None = None, num_top_prefixes: int = 0
 ) -> dict[str, Any]:
-    """Everything ``kvtwin trace inspect`` tells about ``workload``, as a dict for JSON. Reads it once more.
+    """Everything that ``kvtwin trace inspect`` prints about ``workload``, as a dict for JSON. Reads it once more.
 
     ``sharing`` is None when no prompt is known by more than its length. Its ``hit_tokens`` follow vLLM's
     rule: the leading blocks that were seen, at most ``(prompt - 1) // block_size``, so that a token is left
@@ -176,7 +176,7 @@ def _lacks(known_by: Counter[str], num_zero_outputs: int) -> list[str]:
     elif known_by["length"]:
         notes.append(f"{known_by['length']:,} prompts are known by length only: their hits will be unknown")
     if known_by["hash_ids"]:
-        notes.append("hash ids name prompts only: hits on earlier outputs show where later prompts repeat their ids")
+        notes.append("hash ids cover prompts only: an earlier output is hit only where a later prompt repeats its ids")
     if num_zero_outputs:
-        notes.append(f"{num_zero_outputs:,} requests have no output tokens: they will be refused one by one")
+        notes.append(f"{num_zero_outputs:,} requests have no output tokens and will be refused")
     return notes

@@ -48,7 +48,7 @@ def generate(options: GenerateOptions) -> int:
         num_written = write_workload(options.out, workload, description="kvtwin trace generate")
     except OSError as error:
         raise UserError(f"{options.out}: {error.strerror or error}") from None
-    print(f"{options.out}: {num_written:,} requests; `kvtwin trace inspect {options.out}` tells more")
+    print(f"{options.out}: {num_written:,} requests; `kvtwin trace inspect {options.out}` shows more")
     return 0
 
 

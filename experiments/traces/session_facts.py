@@ -1,4 +1,4 @@
-"""What a workload tells of its sessions: how many, of how many turns, with what pauses."""
+"""The sessions of a workload: their number, turns and pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PERCENTILES = (50, 90, 99)
 
 
 class SessionFacts:
-    """Counts sessions and their pauses; told of every request once, in order."""
+    """Counts sessions and their pauses; `add` every request once, in order."""
 
     def __init__(self) -> None:
         self._turns = Counter[str]()
@@ -34,7 +34,7 @@ class SessionFacts:
     def facts(self) -> dict[str, Any]:
         """As plain data. Sub-agents count as sessions, and are the sessions whose first turn waits for another's.
 
-        ``pauses_s`` are those behind answers, in seconds; None without any.
+        ``pauses_s`` are the pauses after answers, in seconds; None if there are none.
         """
         pauses_s = summary_of(self._pauses_ns)
         return {

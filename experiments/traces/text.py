@@ -10,11 +10,11 @@ from kvtwin.experiments.display.tables import Part, facts_table, table
 
 _COUNTS = {
     "sessions": "num_sessions",
-    "of them sub-agents": "num_sub_agents",
+    "sub-agent sessions": "num_sub_agents",
     "later turns": "num_later_turns",
     "LoRA adapters": "num_loras",
     "cache salts": "num_cache_salts",
-    "further samples": "num_further_samples",
+    "extra samples": "num_further_samples",
     "requests with priority": "num_with_priority",
     "requests with images": "num_with_images",
     "zero outputs": "num_zero_outputs",

@@ -1,4 +1,4 @@
-"""The two checks of a validation, neither of which is a matter of precision: same decisions, and same tokens."""
+"""The two checks of a validation, which are exact rather than a matter of accuracy: same decisions, and same tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Check = dict[str, Any]
 
 
 def same_decisions(setting: Setting, measured: MeasuredRun) -> Check:
-    """A simulation that is fed with what the device delivered decides all that the measured run decided."""
+    """A simulation that is given the measured times and tokens makes every decision of the measured run."""
     check = check_decisions(setting.simulation, setting.records, measured.decided, measured.executed)
     num_differences = len(check.differences)
     if not check.num_steps:
@@ -39,7 +39,7 @@ def same_decisions(setting: Setting, measured: MeasuredRun) -> Check:
 
 
 def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRun) -> Check:
-    """Every request was told what it is told alone, with no cache; ``executor`` serves nobody any more."""
+    """Every request got the tokens that it gets alone, without any cache; ``executor`` has served all of them."""
     from kvtwin.gpu.token_check import check_tokens
 
     options, model = setting.options, setting.model
@@ -55,21 +55,26 @@ def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRu
         )
     found = check.found
     if not found.num_tokens:
-        words = "nothing was said"
+        words = "no token was generated"
     elif not check.is_rounding:
-        words = f"proves nothing: even alone, logits are {check.noise:.1e} off those without a cache, no rounding"
+        words = (
+            f"proves nothing: even alone, logits differ by {check.noise:.1e} from those without a cache, "
+            "too much for rounding"
+        )
     elif not check.notices_loss:
-        words = "proves nothing: it does not notice a lost block"
+        words = "proves nothing: it does not detect a wrong block"
     elif found.first_wrong is not None:
         num_wrong = max(found.num_wrong_tokens, found.num_wrong_logits)
-        words = f"{num_wrong:,} of {found.num_tokens:,} tokens are not those of the request alone: {found.first_wrong}"
+        words = (
+            f"{num_wrong:,} of {found.num_tokens:,} tokens differ from those of the request alone: {found.first_wrong}"
+        )
     elif not found.allowed:
         words = f"{found.num_ties:,} of {found.num_tokens:,} tokens are ties, too many to be rounding"
     else:
         words = (
-            f"{found.num_tokens:,} tokens of {check.num_requests:,} requests are those of each alone, "
+            f"{found.num_tokens:,} tokens of {check.num_requests:,} requests equal those of each alone, "
             f"{found.num_ties} ties; logits are within {found.largest_difference:.1e} (alone {check.noise:.1e}); "
-            "a lost block is noticed"
+            "a wrong block is detected"
         )
     return {
         "passed": check.passed,

@@ -50,7 +50,9 @@ def make_predictor(setting: Setting, executor: DeviceExecutor) -> Predictor:
 
 def _step_time(setting: Setting, executor: DeviceExecutor) -> StepTimeModel:
     if setting.options.step_time == "roofline":
-        raise UserError("--step-time roofline: no data sheet says how fast --device is; give a file, linear or zero")
+        raise UserError(
+            "--step-time roofline: roofline does not know the speed of --device; give a file, linear or zero"
+        )
     if setting.options.step_time is not None:
         return step_time_model(setting.options.step_time, setting.sizing.inputs)
     print(
@@ -60,7 +62,7 @@ def _step_time(setting: Setting, executor: DeviceExecutor) -> StepTimeModel:
     try:
         calibration = quick_calibration(executor, setting.config, setting.model.decoder.config.vocab_size)
     except ValueError as error:
-        raise UserError(f"no quick calibration: {error}; give one with --step-time") from None
+        raise UserError(f"the quick calibration failed: {error}; give a step-time model with --step-time") from None
     return calibration.step_time(where_and_when(setting.model, setting.config))
 
 

@@ -47,7 +47,7 @@ class Setting:
     model: DeviceModel
 
     def simulation(self, executor: Executor[Any], on_progress: Callable[[int], None] | None = None) -> ServerSimulation:
-        """A server with ``executor`` behind it."""
+        """A server that runs its steps on ``executor``."""
         return ServerSimulation(
             self.config,
             executor,
@@ -66,11 +66,11 @@ def resolve(options: ValidateOptions) -> Setting:
     if options.device == "cpu" and options.dtype not in ("auto", "float32", "float"):
         raise UserError(f"--dtype {options.dtype}: a CPU computes in float32")
     if options.device == "cpu" and options.gpu_memory_utilization != GPU_MEMORY_UTILIZATION:
-        raise UserError("--gpu-memory-utilization: --kv-cache-memory-bytes says how much a CPU's cache has")
+        raise UserError("--gpu-memory-utilization: use --kv-cache-memory-bytes for the cache of a CPU")
     workload = open_trace(options.trace, options)
     load = shape_load(options, workload)
     if options.warmup_requests >= load.num_requests:
-        raise UserError(f"--warmup-requests: nothing is left to count of {load.num_requests:,} requests")
+        raise UserError(f"--warmup-requests: leaves nothing to count of {load.num_requests:,} requests")
     model = load_device_model(options, options.model or "", options.seed, options.dtype)
     sizing = resolve_sizing(_with_defaults(options, model))
     config = engine_config(options, sizing, None)

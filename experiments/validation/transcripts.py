@@ -41,7 +41,7 @@ class Transcripts(ServerObserver):
                     self._logits[request] += logits
 
     def ended(self, request: Request, now_ns: int) -> None:
-        """A request ended: what came behind its last token was not delivered."""
+        """A request ended: what came after its last token was not delivered."""
         from kvtwin.gpu.alone import Transcript
 
         output = request.content.token_ids(request.num_prompt_tokens, request.num_tokens)

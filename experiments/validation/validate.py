@@ -94,7 +94,7 @@ def _heading(setting: Setting, predictor: Predictor, measured: Run) -> list[str]
 
 def _not_served(summary: dict[str, Any]) -> dict[str, int]:
     """Requests by the reason why nothing can be compared of them."""
-    hanging = {"left when nothing could move any more": summary["unfinished"]} if summary["unfinished"] else {}
+    hanging = {"left, none could be scheduled": summary["unfinished"]} if summary["unfinished"] else {}
     return summary["rejected_by_reason"] | hanging
 
 

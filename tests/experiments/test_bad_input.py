@@ -165,11 +165,14 @@ DRAFTS = json.dumps({"method": "eagle", "num_speculative_tokens": 3})
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--request-rate", "3", "--rate-scale", "2"], ["--request-rate and --rate-scale exclude each other"]),
+        (["--request-rate", "3", "--rate-scale", "2"], ["--request-rate and --rate-scale cannot be combined"]),
         (["--burstiness", "2"], ["--burstiness: needs --request-rate or --session-rate"]),
-        (["--session-rate", "1", "--concurrent-sessions", "2"], ["--session-rate and --concurrent-sessions exclude"]),
-        (["--session-rate", "1", "--rate-scale", "2"], ["--session-rate and --rate-scale exclude each other"]),
-        (["--num-sessions", "1", "--request-rate", "2"], ["--request-rate: ", "with sessions use --session-rate"]),
+        (
+            ["--session-rate", "1", "--concurrent-sessions", "2"],
+            ["--session-rate and --concurrent-sessions cannot be combined"],
+        ),
+        (["--session-rate", "1", "--rate-scale", "2"], ["--session-rate and --rate-scale cannot be combined"]),
+        (["--num-sessions", "1", "--request-rate", "2"], ["--request-rate: ", "has sessions; use --session-rate"]),
         (["--think-time", "1", "--think-time-cap", "2"], ["--think-time: replaces every pause"]),
         (["--think-time", "1"], ["--think-time", "no request of the trace waits"]),
         (["--think-time-cap", "1"], ["--think-time", "no request of the trace waits"]),

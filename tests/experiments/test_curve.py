@@ -198,7 +198,7 @@ def test_marks_are_the_sizes_of_servers(kvtwin, sharing):
     )
     assert facts["marks"][3]["blocks"] == size["num_blocks"]
     text = kvtwin("curve", sharing, *options).out
-    assert "\nl40s at 0.3: holds no request of max_model_len" in text
+    assert "\nl40s at 0.3: cannot hold a request of max_model_len" in text
     assert "optimal: clairvoyant" in text
 
 
@@ -273,7 +273,9 @@ def test_pictures_that_cannot_be_drawn(kvtwin, write, sharing, replayed, tmp_pat
     kvtwin("curve", sharing, *to, tmp_path).complains(str(tmp_path), "not the folder of a run")
     kvtwin("curve", sharing, "--block-size", 32, *to, replayed[0]).complains("run", "16 tokens per block", "32")
     fewer = write(*(mooncake_row(index) for index in range(10)), name="fewer.jsonl")
-    kvtwin("curve", fewer, *to, replayed[1]).complains("sweep: not of this curve", "20000 prompt tokens", "10000")
+    kvtwin("curve", fewer, *to, replayed[1]).complains(
+        "sweep: does not match the curve", "20000 prompt tokens", "10000"
+    )
     assert not (tmp_path / "x.png").exists()
 
 

@@ -79,9 +79,9 @@ def test_the_size_of_the_tier_is_of_all_gpus_together(crowded):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--preemption-mode", "swap", "--swap-space", "0"], "--swap-space: 0 GiB hold no block"),
+        (["--preemption-mode", "swap", "--swap-space", "0"], "--swap-space: 0 GiB cannot hold a block"),
         (["--swap-space", "1"], "--swap-space: needs --preemption-mode swap"),
-        (["--kv-offloading-size", "0"], "--kv-offloading-size: 0 GiB hold no block"),
+        (["--kv-offloading-size", "0"], "--kv-offloading-size: 0 GiB cannot hold a block"),
         (["--kv-offloading-size", "1000000"], "--kv-offloading-size: 1e+06 GiB are"),
         (["--kv-offloading-size", "-1"], "--kv-offloading-size"),
         (["--kv-offloading-size", "1", "--no-enable-prefix-caching"], "--kv-offloading-size: needs --enable-prefix-ca"),

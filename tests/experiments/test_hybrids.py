@@ -113,7 +113,7 @@ def test_a_prefix_that_the_window_groups_did_not_keep_is_told(kvtwin, native):
     shared = [i % 7 for i in range(100)]
     trace = native(*(tokens(*shared, *[index] * 300) for index in range(2)))
     outcome = kvtwin("replay", trace, *SERVER, "--model", "gpt-oss-20b")
-    assert "* hit rate 0: prompts share prefixes of at least one block, but the blocks were not kept" in outcome.out
+    assert "* hit rate 0: prompts share prefixes of at least one block, but these blocks were not kept" in outcome.out
     assert "--prefix-cache-retention-interval None" in outcome.out
     summary = kvtwin(
         "replay", trace, *SERVER, "--model", "gpt-oss-20b", "--prefix-cache-retention-interval", "None", "--json"

@@ -179,7 +179,7 @@ def test_the_command_prints_tables_and_verdicts(kvtwin, config):
         ({"workload__trace": "no-such-file"}, ["no-such-file"]),
         ({"options": {"gpuu": "h200"}}, ["--gpuu", "nearest: --gpu"]),
         ({"options": {"out": "x"}}, ["options: out: not an option"]),
-        ({"options": {"gpu": "h200", "max-model-len": 100}}, ["options: with these, not every probe is served"]),
+        ({"options": {"gpu": "h200", "max-model-len": 100}}, ["options: not every probe was served"]),
     ],
 )
 def test_mistakes(kvtwin, config, changes, words):
@@ -187,7 +187,7 @@ def test_mistakes(kvtwin, config, changes, words):
 
 
 def test_a_trace_of_lengths(kvtwin, config, native):
-    kvtwin("isolation", config(workload__trace=str(native({})))).complains("tells nothing of shared prefixes")
+    kvtwin("isolation", config(workload__trace=str(native({})))).complains("does not say which prompts share prefixes")
 
 
 def test_a_missing_file(kvtwin, tmp_path):

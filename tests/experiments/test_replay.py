@@ -495,7 +495,7 @@ def test_the_demo_shows_hits_evictions_and_preemptions(kvtwin, monkeypatch):
     outcome = kvtwin("demo")
     assert (outcome.code, outcome.err) == (0, "")
     assert "demo (bundled): 300 requests" in outcome.out
-    for label in ("Evicted blocks:", "Preemptions (requests):", "Tokens computed twice:"):
+    for label in ("Evicted blocks:", "Preemptions (requests):", "Recomputed tokens:"):
         (line,) = [line for line in outcome.out.splitlines() if line.startswith(label)]
         assert line.split()[-1 if label[0] == "E" else 2] != "0"
-    assert "\n  the first, after (s):" in outcome.out
+    assert "\n  first preemption after (s):" in outcome.out

@@ -64,7 +64,7 @@ def test_lines_of_the_report(kvtwin, chat):
         assert "  pauses 1 to 10 s (" in out
     assert "Pinned blocks" not in plain
     assert "Pinned blocks, peak / mean:" in pinned
-    assert "Pins released by force / pressure:" in pinned
+    assert "Pins released, forced / pressure:" in pinned
     assert "First turns, mean queue / TTFT (ms):" in pinned
 
 

@@ -149,7 +149,7 @@ def test_the_smallest_request_takes_a_block_of_every_group(capsys, model, groups
     _, out, _ = run(capsys, *options)
     assert f"smallest request  {groups} block" in out
     assert f"{share:.2%} of the pool" in out
-    assert ("\nwarning: a request of a single token takes" in out) == warns == (share > 0.05)
+    assert ("\nwarning: a request of one token takes" in out) == warns == (share > 0.05)
     data = json.loads(run(capsys, *options, "--json")[1])
     assert data["smallest_request_share"] == share
 

@@ -296,7 +296,7 @@ def test_nothing_served_proves_nothing(facts_of, native):
     assert code == 1
     assert "note    not served: 1, prompt >= max_model_len" in facts["heading"]
     assert facts["checks"]["check_1"]["words"] == "no step was run"
-    assert facts["checks"]["check_2"]["words"] == "nothing was said"
+    assert facts["checks"]["check_2"]["words"] == "no token was generated"
 
 
 @pytest.mark.parametrize("options", [(), ("--no-async-scheduling",)])
@@ -304,7 +304,7 @@ def test_a_server_that_hangs_as_vllm_does_passes(facts_of, native, options):
     trace = native({}, {"lora": "adapter"}, {})
     facts, code = facts_of(trace, *FAST, *options, "--vllm-strict")
     assert code == 0, facts["checks"]
-    assert "note    not served: 1, left when nothing could move any more" in facts["heading"]
+    assert "note    not served: 1, left, none could be scheduled" in facts["heading"]
     facts, code = facts_of(trace, *FAST, *options)
     assert code == 0, facts["checks"]
     assert "note    not served: 1, LoRA is not enabled" in facts["heading"]
@@ -316,13 +316,13 @@ def test_a_server_that_hangs_as_vllm_does_passes(facts_of, native, options):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--gpu", "h200"), ["--gpu: the device is --device"]),
-        (("--tensor-parallel-size", 2), ["--tensor-parallel-size: one device"]),
-        (("--gpu-memory-utilization", 0.5), ["--gpu-memory-utilization: --kv-cache-memory-bytes says"]),
+        (("--gpu", "h200"), ["--gpu: use --device"]),
+        (("--tensor-parallel-size", 2), ["--tensor-parallel-size: validation uses a single device"]),
+        (("--gpu-memory-utilization", 0.5), ["--gpu-memory-utilization: use --kv-cache-memory-bytes"]),
         (("--weight-bytes", "1GiB"), ["--weight-bytes: the device's memory is measured"]),
         (("--kv-cache-dtype", "fp8"), ["--kv-cache-dtype"]),
         (("--no-ignore-eos",), ["--ignore-eos"]),
-        (("--speculative-config", "{}"), ["--speculative-config: drafts"]),
+        (("--speculative-config", "{}"), ["--speculative-config: validation does not run a draft model"]),
         (("--model", "gemma-3-4b-it"), ["model_type"]),
         (("--model", "nothing.json"), ["nothing.json"]),
         (("--weights", "nowhere"), ["nowhere"]),
@@ -332,7 +332,7 @@ def test_a_server_that_hangs_as_vllm_does_passes(facts_of, native, options):
         (("--temperature", -1), ["--temperature"]),
         (("--device", "tpu"), ["--device"]),
         (("--step-time", "nothing.yaml"), ["--step-time"]),
-        (("--step-time", "roofline"), ["--step-time roofline: no data sheet"]),
+        (("--step-time", "roofline"), ["--step-time roofline: roofline does not know"]),
         (("--max-model-len", 4096), ["(4096)"]),
         (("--dtype", "bfloat16"), ["--dtype", "float32"]),
         (("--warmup-requests", 12), ["--warmup-requests"]),

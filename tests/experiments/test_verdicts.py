@@ -31,12 +31,12 @@ NO_HITS = {
     "evicted": (
         [tokens(*SHARED), *(tokens(*range(n * 1000, n * 1000 + 200)) for n in range(2, 6)), tokens(*SHARED)],
         TIGHT,
-        "the blocks were evicted before",
+        "these blocks were evicted before reuse",
     ),
     "not computed yet": (
         [tokens(*SHARED, arrival_ns=0), tokens(*SHARED, arrival_ns=0)],
         ("--long-prefill-token-threshold", "10"),
-        "but the blocks were not computed yet",
+        "but these blocks were not computed yet",
     ),
     "caching off": ([tokens(*SHARED)] * 2, ("--no-enable-prefix-caching",), "prefix caching is off"),
     "salt": ([tokens(*SHARED, cache_salt=name) for name in "ab"], (), "but their cache salts differ"),
@@ -97,7 +97,9 @@ def test_the_suggested_rate_ends_the_overload(kvtwin, public_trace, tmp_path, op
     trace = public_trace("mooncake/conversation_trace.jsonl.gz")
     common = ["replay", trace, "--num-prompts", "300", "--num-gpu-blocks-override", "40000", "--json"]
     (verdict,) = json.loads(kvtwin(*common, *options).out)["verdicts"]
-    offered, sustained = re.search(r"overload: ([\d,]+) tokens/s are offered, ([\d,]+) tokens/s", verdict).groups()
+    offered, sustained = re.search(
+        r"overload: the load is ([\d,]+) tokens/s, the server sustains ([\d,]+) tokens/s", verdict
+    ).groups()
     assert int(offered.replace(",", "")) > int(sustained.replace(",", ""))
     flag, value = re.search(r"(--\S+) (\S+) would about fit", verdict).groups()
     assert flag == options[0]
@@ -123,7 +125,7 @@ def test_sessions_that_a_server_slows_down_are_an_overload(kvtwin, tmp_path):
     assert 0.5 < float(value) < 30
     assert verdict_of(flag, value) == []
     assert verdict_of("--session-rate", "inf")[-1].endswith(
-        "fewer sessions at a time (--session-rate, --concurrent-sessions) would wait less"
+        "fewer sessions at a time (--session-rate, --concurrent-sessions) would queue less"
     )
     assert verdict_of("--concurrent-sessions", "4") == []
 
