@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING
-from pathlib import Path
 from typing import Any, TypeVar
 
 from kvtwin.experiments.errors import UserError, nearest
@@ -86,7 +85,7 @@ def as_plain(options: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
-    return str(value) if isinstance(value, Path) else value
+    return value if isinstance(value, str | bool | int | float | None) else str(value)
 
 
 def command_line(command: str, options: Any, named: Collection[str] = ()) -> str:
