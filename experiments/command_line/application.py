@@ -34,9 +34,11 @@ def read_words(name: str, words: list[str]) -> Any:
     try:
         return run_typer(name, [*name.split(), *vllm_words(words, options)])
     except typer.TyperException as error:
-        flag = getattr(error, "option_name", None)
+        flag = getattr(error, "option_name", None)  # of an option that there is not, or that lacks its value
         if flag and type(error).__name__ == "NoSuchOption":
             raise UserError(unknown_option(options, flag, f"kvtwin {name}")) from None
+        if flag:
+            raise UserError(f"{flag}: needs a value (see kvtwin {name} --help)") from None
         raise UserError(f"{error.format_message().rstrip('.')} (see kvtwin {name} --help)") from None
 
 

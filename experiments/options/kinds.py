@@ -181,7 +181,7 @@ class Several:
     def read(self, value: Any) -> tuple[Any, ...]:
         values: Sequence[Any] = value if isinstance(value, list | tuple) else (value,)
         parts = (part for each in values for part in (each.split(",") if isinstance(each, str) else (each,)))
-        return tuple(dict.fromkeys(self.each.read(_stripped(part)) for part in parts if part != ""))
+        return tuple(dict.fromkeys(self.each.read(_stripped(part)) for part in parts))
 
 
 def _stripped(value: Any) -> Any:

@@ -184,7 +184,7 @@ DRAFTS = json.dumps({"method": "eagle", "num_speculative_tokens": 3})
         (["--no-enable-chunked-prefill", "--max-num-batched-tokens", "100"], ["--max-num-batched-tokens"]),
         (["--num-gpu-blocks-override", "2000000000"], ["2,000,000,000 blocks", "--num-gpu-blocks-override"]),
         (["--max-model-len", "40000"], ["To serve at least one request with the model's max seq len (40000)"]),
-        (["--max-num-seqs"], ["--max-num-seqs: expected one argument"]),
+        (["--max-num-seqs"], ["--max-num-seqs: needs a value"]),
         (["second.jsonl"], ["second.jsonl"]),
         (["-pp", "2"], ["--pipeline-parallel-size"]),
         (["--format", "azure"], ["TIMESTAMP"]),

@@ -10,12 +10,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtwin.experiments.command_line.application import read_words
 from kvtwin.experiments.commands.isolation import BUNDLED
 from kvtwin.experiments.isolation.distinguish import distinguish
 from kvtwin.experiments.isolation.measure import measure
 from kvtwin.experiments.isolation.spec import read_isolation_spec
 from kvtwin.experiments.isolation.workloads import attack_records, tenant_records, workload_of
+from kvtwin.experiments.options.reading import read_options
+from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.runs.replay import replay
 from kvtwin.workloads.formats.demo import DEMO_WORKLOAD
 from kvtwin.workloads.formats.native import write_workload
@@ -77,9 +78,8 @@ def test_the_cost_is_the_difference_of_two_replays(measured, summary_of, tmp_pat
     spec = read_isolation_spec(BUNDLED)
     demo = list(DEMO_WORKLOAD)
     write_workload(tmp_path / "salted.jsonl", tenant_records(demo, 3))
-    options = [*spec.options, "--json"]
     hits = [
-        replay(read_words("replay", [str(trace), *options])).summary["prefix_cache_hits"]
+        replay(read_options(ReplayOptions, spec.options | {"trace": str(trace)}, "replay")).summary["prefix_cache_hits"]
         for trace in ("demo", tmp_path / "salted.jsonl")
     ]
     plain, salted = measured["workload"]
