@@ -16,19 +16,16 @@
 # %%
 import matplotlib.pyplot as plt
 
-from kvtwin.experiments.notebook import kvtwin
+import kvtwin as kv
 
-TRACE = "demo"
+WORKLOAD = kv.open_workload("demo")  # or a file
 POOL_TOKENS = 28_800  # the same memory for every block size
 BLOCK_SIZES = [16, 32, 64, 128]
-SERVER = ["--gpu", "rtx-4090", "--max-model-len", 8192]
+POOLS = [(size, POOL_TOKENS // size) for size in BLOCK_SIZES]
 
 # %%
-ceilings = {size: kvtwin("curve", TRACE, "--block-size", size)["ceiling_hit_rate"] for size in BLOCK_SIZES}
-runs = {
-    size: kvtwin("replay", TRACE, *SERVER, "--block-size", size, "--num-gpu-blocks-override", POOL_TOKENS // size)
-    for size in BLOCK_SIZES
-}
+ceilings = [kv.curve(WORKLOAD, block_size=size).summary["ceiling_hit_rate"] for size in BLOCK_SIZES]
+runs = kv.sweep(WORKLOAD, {"block_size, num_gpu_blocks_override": POOLS}, gpu="rtx-4090", max_model_len=8192)
 
 # %% [markdown]
 # ## What it costs
@@ -37,13 +34,13 @@ runs = {
 blue, orange = "#0072B2", "#D55E00"
 figure, (hits, waste, ttft) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
 places = range(len(BLOCK_SIZES))
-hits.plot(places, [100 * ceilings[size] for size in BLOCK_SIZES], marker="o", color=orange, label="nothing evicted")
-hits.plot(places, [100 * run["prefix_cache_hit_rate"] for run in runs.values()], marker="o", color=blue, label="here")
+hits.plot(places, [100 * ceiling for ceiling in ceilings], marker="o", color=orange, label="nothing evicted")
+hits.plot(places, 100 * runs.prefix_cache_hit_rate, marker="o", color=blue, label="here")
 hits.set(ylim=(0, 100), ylabel="hit rate (% of prompt tokens)")
 hits.legend()
-waste.plot(places, [100 * run["kv_memory_internal_mean_while_waiting"] for run in runs.values()], marker="o")
+waste.plot(places, 100 * runs.kv_memory_internal_mean_while_waiting, marker="o")
 waste.set(ylim=(0, None), ylabel="ends of blocks left empty (% of pool)")
-ttft.plot(places, [run["mean_ttft_ms"] / 1000 for run in runs.values()], marker="o")
+ttft.plot(places, runs.mean_ttft_ms / 1000, marker="o")
 ttft.set(ylim=(0, None), ylabel="mean TTFT (s)")
 for axis in (hits, waste, ttft):
     axis.set_xticks(places, BLOCK_SIZES)
@@ -54,23 +51,21 @@ plt.show()
 # ## What it gains
 
 # %%
-trace_mean = kvtwin("trace", "inspect", TRACE)["input_tokens"]["mean"]
-print(f"{'tokens per block':>16} {'blocks':>8} {'looked up':>10} {'evictions':>10}")
-for size, run in runs.items():
-    print(f"{size:16} {run['num_gpu_blocks']:8,} {run['prompt_full_blocks']:10,} {run['num_evictions']:10,}")
+print(runs[["block_size", "num_gpu_blocks", "prompt_full_blocks", "num_evictions"]].to_string(index=False))
 
 # %% [markdown]
 # ## Conclusion
 
 # %%
 small, large = BLOCK_SIZES[0], BLOCK_SIZES[-1]
-first, last = runs[small], runs[large]
-lost = first["prefix_cache_hit_rate"] - last["prefix_cache_hit_rate"]
-lost_at_best = ceilings[small] - ceilings[large]
-waste_first, waste_last = (run["kv_memory_internal_mean_while_waiting"] for run in (first, last))
-slower = last["mean_ttft_ms"] / first["mean_ttft_ms"] - 1
-fewer_evictions = first["num_evictions"] / last["num_evictions"]
-fewer_lookups = first["prompt_full_blocks"] / last["prompt_full_blocks"]
+first, last = runs.iloc[0], runs.iloc[-1]
+lost = first.prefix_cache_hit_rate - last.prefix_cache_hit_rate
+lost_at_best = ceilings[0] - ceilings[-1]
+waste_first, waste_last = (run.kv_memory_internal_mean_while_waiting for run in (first, last))
+slower = last.mean_ttft_ms / first.mean_ttft_ms - 1
+fewer_evictions = first.num_evictions / last.num_evictions
+fewer_lookups = first.prompt_full_blocks / last.prompt_full_blocks
+trace_mean = kv.inspect(WORKLOAD)["input_tokens"]["mean"]
 print(
     f"From {small} to {large} tokens per block there are {fewer_evictions:.0f} times fewer blocks to evict and "
     f"{fewer_lookups:.0f} times fewer to look up. The hit rate changes by {-100 * lost:+.1f} points "

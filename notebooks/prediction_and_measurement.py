@@ -17,14 +17,12 @@
 import csv
 import json
 import os
-import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from kvtwin.experiments.runs.reader import Run
 
-from kvtwin.experiments.notebook import kvtwin
+import kvtwin as kv
 
 TRACES = Path(os.environ.get("KVTWIN_TRACES", "../shared/traces")) / "llmservingsim"
 WORKLOAD = TRACES / "sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz"
@@ -57,12 +55,15 @@ measured = {
 # The settings are those of the measured server; so is the number of blocks, which it logged.
 
 # %%
-SERVER = ["--gpu", "rtx-4090", "--num-gpu-blocks-override", 2588, "--max-model-len", 32768]
-SERVER += ["--max-num-batched-tokens", 2048, "--max-num-seqs", 256]
-with tempfile.TemporaryDirectory() as folder:
-    summary = kvtwin("replay", WORKLOAD, *SERVER, "--out", Path(folder, "run"))
-    run = Run(Path(folder, "run"))
-    requests, steps = run.requests, run.steps
+run = kv.replay(
+    WORKLOAD,
+    gpu="rtx-4090",
+    num_gpu_blocks_override=2588,
+    max_model_len=32768,
+    max_num_batched_tokens=2048,
+    max_num_seqs=256,
+)
+summary, requests, steps = run.summary, run.requests, run.steps
 simulated = {
     "mean TTFT (s)": summary["mean_ttft_ms"] / 1000,
     "mean TPOT (ms)": summary["mean_tpot_ms"],
@@ -81,16 +82,16 @@ for name in measured:
 blue, orange = "#0072B2", "#D55E00"
 figure, (waits, at_server) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 share = np.arange(1, len(rows) + 1) / len(rows) * 100
-simulated_ttft_s = (requests["first_token_ns"] - requests["arrival_ns"]) / 1e9
+simulated_ttft_s = (requests.first_token_ns - requests.arrival_ns) / 1e9
 waits.step(np.sort(first - queued), share, color=blue, label="measured")
 waits.step(np.sort(simulated_ttft_s), share, color=orange, label="simulated")
 waits.set(xlabel="time to first token (s)", ylabel="requests (%)", ylim=(0, 101))
 waits.legend()
 at_server.plot(seconds, running, color=blue, label="running, measured")
 at_server.plot(seconds, waiting, color=blue, linestyle="--", label="waiting, measured")
-simulated_s = steps["end_ns"] / 1e9
-at_server.plot(simulated_s, steps["running"], color=orange, label="running, simulated")
-at_server.plot(simulated_s, steps["waiting"], color=orange, linestyle="--", label="waiting, simulated")
+simulated_s = steps.end_ns / 1e9
+at_server.plot(simulated_s, steps.running, color=orange, label="running, simulated")
+at_server.plot(simulated_s, steps.waiting, color=orange, linestyle="--", label="waiting, simulated")
 at_server.set(xlabel="time (s)", ylabel="requests", ylim=(0, None))
 at_server.legend(fontsize=8)
 plt.show()

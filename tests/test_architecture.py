@@ -70,8 +70,9 @@ FLOORS = (
     {"pictures"},
     {"curves", "limits", "comparison", "narration", "isolation", "calibration", "exports", "report_page"},
     {"validation"},
+    {"api"},
     {"commands"},
-    {"command_line", "notebook"},
+    {"command_line"},
 )
 """The rooms inside experiments/ from the ground upwards: each may import from floors below its own, and itself."""
 

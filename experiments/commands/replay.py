@@ -20,19 +20,12 @@ Exit code: 0; 1 if no request completed, or the server hung; 2 for a mistake in 
 
 def run(options: ReplayOptions) -> int:
     """Replay a trace. Exit code 1 if no request completed, or the server hung."""
-    from kvtwin.experiments.records.event_recording import event_folder
-    from kvtwin.experiments.records.folder import check_free, write_run_folder
     from kvtwin.experiments.runs.facts import now
-    from kvtwin.experiments.runs.replay import replay
+    from kvtwin.experiments.runs.kept import replay_and_keep
     from kvtwin.experiments.runs.text import bench_lines, cache_lines
 
-    if options.out:
-        check_free(options.out)
-    with event_folder(options) as streamed:
-        replayed = replay(options, show_progress=True, events=streamed)
-        summary = replayed.summary
-        if options.out:
-            write_run_folder(options.out, replayed.files(), streamed)
+    replayed = replay_and_keep(options)
+    summary = replayed.summary
     if options.json:
         print(json.dumps({"date": now()} | summary, indent=2, allow_nan=False))
     else:

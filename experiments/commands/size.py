@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections import Counter
-from typing import TYPE_CHECKING, Any
 
-from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.size import SizeOptions
-from kvtwin.experiments.options.trace import FormatOptions
-
-if TYPE_CHECKING:
-    from kvtwin.experiments.setup.sizing import SizingResult
 
 OPTIONS = SizeOptions
 
@@ -34,10 +25,11 @@ def run(options: SizeOptions) -> int:
     from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
     from kvtwin.experiments.sizes.facts import size_facts
+    from kvtwin.experiments.sizes.request_lengths import concurrency_facts, request_lengths
     from kvtwin.experiments.sizes.text import budget_parts, plan_parts
 
     inputs = resolve_inputs(options)
-    lengths = _trace_lengths(options)
+    lengths = request_lengths(options)
     error = None
     result = None
     try:
@@ -45,7 +37,8 @@ def run(options: SizeOptions) -> int:
     except SizingError as problem:
         error = problem
     if options.json:
-        print(json.dumps(size_facts(inputs, result, error) | _concurrency(result, lengths), indent=2, allow_nan=False))
+        facts = size_facts(inputs, result, error) | concurrency_facts(result, lengths)
+        print(json.dumps(facts, indent=2, allow_nan=False))
     else:
         show(*budget_parts(inputs), *(plan_parts(result) if result else ()))
         for name, tokens in lengths.items() if result else ():
@@ -54,25 +47,3 @@ def run(options: SizeOptions) -> int:
     if error:
         print(f"kvtwin: error: {error}", file=sys.stderr)
     return 2 if error else 0
-
-
-def _trace_lengths(options: SizeOptions) -> dict[str, int]:
-    """Mean and 95th percentile of the tokens of a request, prompt and output, rounded up; nothing without a trace."""
-    if options.trace is None:
-        for field in fields_of(FormatOptions):
-            if getattr(options, field.name) is not None:
-                raise UserError(f"{field.flag}: needs --trace")
-        return {}
-    from kvtwin.experiments.setup.trace import open_trace
-    from kvtwin.workloads.multiset import Multiset
-
-    workload = open_trace(options.trace, options)
-    tokens = Multiset(Counter(record.prompt_tokens + record.output_tokens for record in workload))
-    return {"mean": math.ceil(tokens.mean()), "p95": math.ceil(tokens.percentile(95))}
-
-
-def _concurrency(result: SizingResult | None, lengths: dict[str, int]) -> dict[str, Any]:
-    data: dict[str, Any] = {f"{name}_request_tokens": tokens for name, tokens in lengths.items()}
-    for name, tokens in lengths.items() if result else ():
-        data[f"max_concurrency_at_{name}_length"] = result.plan.concurrency_at(tokens)
-    return data

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from kvtwin.experiments.options.validate import ValidateOptions
@@ -39,32 +35,13 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
 def run(options: ValidateOptions) -> int:
     """Validate. Exit code 1 when a check fails."""
     from kvtwin.experiments.display.tables import show
-    from kvtwin.experiments.records.folder import check_free, write_run_folder
     from kvtwin.experiments.runs.facts import now
+    from kvtwin.experiments.validation.kept import validate_and_keep
     from kvtwin.experiments.validation.text import text_parts
-    from kvtwin.experiments.validation.validate import validate
 
-    if options.out:
-        check_free(options.out)
-    with _staging(options.out) as folder:
-        facts = validate(options, folder)
-        if options.json:
-            print(json.dumps({"date": now()} | facts, indent=2, allow_nan=False))
-        else:
-            show(*facts["heading"], "", *text_parts(facts))
-        if options.out:
-            write_run_folder(options.out, {}, folder)
+    facts = validate_and_keep(options)
+    if options.json:
+        print(json.dumps({"date": now()} | facts, indent=2, allow_nan=False))
+    else:
+        show(*facts["heading"], "", *text_parts(facts))
     return 0 if all(check["passed"] for check in facts["checks"].values()) else 1
-
-
-@contextmanager
-def _staging(out: Path | None) -> Iterator[Path]:
-    """A temporary folder for both runs, where they can be moved to ``out`` from."""
-    from kvtwin.experiments.records.folder import folder_beside
-
-    if out is None:
-        with TemporaryDirectory() as name:
-            yield Path(name)
-        return
-    with folder_beside(out, "-runs") as folder:
-        yield folder

@@ -26,11 +26,14 @@ Row = dict[str, Any]
 """``name``, the ``values`` of all runs in order, and whether they are ``equal``."""
 
 
-def compare_facts(runs: list[Run]) -> dict[str, Any]:
-    """Everything that ``kvtwin compare`` prints. UserError, naming the folder: a run cannot be read."""
+def compare_facts(runs: list[Run], names: list[str] | None = None) -> dict[str, Any]:
+    """Everything that ``kvtwin compare`` prints; ``names`` of the runs, else their folders'.
+
+    UserError, naming the folder: a run cannot be read.
+    """
     summaries = [run.summary for run in runs]
     return {
-        "runs": _names(runs),
+        "runs": names or _names(runs),
         "options": _rows([run.configuration["options"] for run in runs]),
         "settings": _rows([dict(_settings(run)) for run in runs]),
         "figures": [_with_differences(row) for row in _rows(summaries) if row["name"] != "verdicts"],

@@ -15,8 +15,11 @@ from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
 from kvtwin.workloads.workload import Workload
 
 
-def curve_of_options(options: CurveOptions, workload: Workload) -> dict[str, Any]:
-    """The curve of ``workload`` as plain data; drawn, too, with ``--plot``. UserError: options that cannot be."""
+def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bool = False) -> dict[str, Any]:
+    """The curve of ``workload`` as plain data; drawn, too, with ``--plot``. UserError: options that cannot be.
+
+    ``with_line`` adds points close enough for a picture, as ``--plot`` does.
+    """
     marks, max_model_len = _marks(options)
     _check_picture(options)
     facts = curve_facts(
@@ -26,7 +29,7 @@ def curve_of_options(options: CurveOptions, workload: Workload) -> dict[str, Any
         list(options.at),
         marks,
         options.sample,
-        with_line=options.plot is not None,
+        with_line=with_line or options.plot is not None,
     )
     if options.plot:
         _draw(options, facts)

@@ -49,7 +49,7 @@ class IsolationSpec:
 def read_isolation_spec(path: Path) -> IsolationSpec:
     """Read a specification. UserError: file, key, what was expected."""
     data = check_mapping(str(path), read_yaml(path), ("options", "attack", "workload"))
-    options = named_options(path, "options", data.get("options") or {})
+    options = named_options(str(path), "options", data.get("options") or {})
     names = tuple(field.name for field in fields(Attack))
     attack = check_mapping(f"{path}: attack", data.get("attack"), names)
     workload = check_mapping(f"{path}: workload", data.get("workload"), ("trace", "tenants"))

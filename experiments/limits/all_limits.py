@@ -18,17 +18,21 @@ from kvtwin.experiments.runs.latencies import percentile_name
 from kvtwin.experiments.setup.load import shape_load
 from kvtwin.experiments.setup.trace import open_trace
 from kvtwin.experiments.sweeps.executors import local_processes
+from kvtwin.workloads.workload import Workload
 
 
-def limit_of_options(options: LimitOptions) -> dict[str, Any]:
-    """The limits of every server as plain data. UserError: no server can be replayed, or the rate is not open."""
+def limit_of_options(options: LimitOptions, workload: Workload | None = None) -> dict[str, Any]:
+    """The limits of every server as plain data. ``workload`` is sent instead of the options' trace.
+
+    UserError: no server can be replayed, or the rate is not open.
+    """
     if options.out:
         raise UserError("--out: the search does not save its replays; run `kvtwin replay` at the rate that you want")
     rate_option, base = _rate(options)
-    load = shape_load(options, open_trace(options.trace, options))
+    load = shape_load(options, open_trace(options.trace, options) if workload is None else workload)
     grid = RateGrid.of_precision(base, options.precision)
     criteria = _criteria(options)
-    searches = [Search(asked, rate_option, grid, criteria) for asked in _servers(options)]
+    searches = [Search(asked, rate_option, grid, criteria, workload) for asked in _servers(options)]
     workers = options.workers or os.cpu_count() or 1
     with tqdm(unit=" replays", delay=PROGRESS_DELAY_S, leave=False, desc="limit", file=sys.stderr) as bar:
         find_limits(searches, local_processes(workers, workers), workers, bar.update)
@@ -91,7 +95,7 @@ def _criteria(options: LimitOptions) -> tuple[Criterion, ...]:
 
 def _server_facts(search: Search) -> dict[str, Any]:
     """What was found for one memory fraction."""
-    options = search.args
+    options = search.options
     has_fraction = options.num_gpu_blocks_override is None and options.kv_cache_memory_bytes is None
     facts: dict[str, Any] = {"memory_fraction": options.gpu_memory_utilization if has_fraction else None}
     if search.error is not None:

@@ -14,6 +14,7 @@ from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.limits.bracket import Bracket, RateGrid
 from kvtwin.experiments.options.limit import LimitOptions
 from kvtwin.experiments.sweeps.point import summary_of
+from kvtwin.workloads.workload import Workload
 
 Summary = dict[str, Any]
 
@@ -58,6 +59,8 @@ class Search:
     """The option that is varied, as a name of ``options``."""
     grid: RateGrid
     criteria: tuple[Criterion, ...]
+    workload: Workload | None = None
+    """What is sent instead of the options' trace."""
     replays: dict[int, Summary] = field(default_factory=dict)
     """Summaries by step of the grid."""
     error: str | None = None
@@ -147,7 +150,8 @@ def _fill_in(searches: list[Search], executor: Executor, workers: int, on_replay
             return
         started = set(running.values())
         for index, step in _first(missing + speculative, started, workers):
-            running[executor.submit(summary_of, searches[index].options_at(step))] = index, step
+            search = searches[index]
+            running[executor.submit(summary_of, search.options_at(step), search.workload)] = index, step
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             index, step = running.pop(future)
             outcome = future.result()

@@ -7,11 +7,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.pictures.figure import COLOURS, new_figure
+from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure
 
 _MARKERS = "osD^v"
 
 
+@drawn_in_style
 def capacity_curve(facts: dict[str, Any], simulated: dict[str, list[tuple[int, float]]]) -> Figure:
     """Hit rate over the size of the cache: as vLLM evicts, and at best; servers are marked, replays are points.
 

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-
-mpl.use("agg")
-
 from matplotlib.figure import Figure
 
 from kvtwin.experiments.display.values import COLOURS
@@ -17,7 +14,7 @@ from kvtwin.experiments.files.whole import whole_file
 KINDS: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}
 """Kinds of files, with what must be left out of each for it to come out the same."""
 
-mpl.rcParams.update(
+drawn_in_style = mpl.rc_context(
     {
         "axes.grid": True,
         "axes.prop_cycle": mpl.cycler(color=COLOURS),
@@ -31,6 +28,7 @@ mpl.rcParams.update(
         "svg.hashsalt": "kvtwin",  # else every file differs
     }
 )
+"""Decorates what draws or saves: the settings hold only meanwhile, and a caller keeps those of its own pictures."""
 
 
 def new_figure(num_rows: int = 1, num_columns: int = 1, **settings: Any) -> tuple[Figure, Any]:
@@ -47,6 +45,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
+@drawn_in_style
 def save_as(figure: Figure, path: Path) -> None:
     """Write one file of a kind in `KINDS`, under a temporary name first."""
     kind = path.suffix[1:].lower()

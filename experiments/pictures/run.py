@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.pictures.figure import COLOURS, new_figure
+from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure
 from kvtwin.experiments.records.reader import Run
 from kvtwin.workloads.time_units import SECOND_NS
 
@@ -15,6 +15,7 @@ _MOST_POINTS = 2_000
 """Points of a line: more cannot be told apart, and make files large."""
 
 
+@drawn_in_style
 def timeline(run: Run) -> Figure:
     """Usage of the cache, requests running and waiting, and preemptions, over time."""
     steps = run.steps
@@ -33,6 +34,7 @@ def timeline(run: Run) -> Figure:
     return figure
 
 
+@drawn_in_style
 def latencies(run: Run) -> Figure:
     """Cumulative distributions of TTFT, TPOT and end-to-end latency."""
     requests = run.requests

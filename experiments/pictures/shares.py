@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kvtwin.experiments.misses.token_sources import TOKEN_SOURCES
-from kvtwin.experiments.pictures.figure import COLOURS, new_figure
+from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure
 
 _MEMORY_PARTS = {
     "live": ("holds a token", COLOURS[0]),
@@ -23,11 +23,13 @@ _MEMORY_PARTS = {
 Summaries = Sequence[Mapping[str, Any]]
 
 
+@drawn_in_style
 def misses(summaries: Summaries, names: Sequence[str], label: str = "") -> Figure:
     """What became of the prompt tokens of each run: hits, and misses by their source. ``label`` says what names are."""
     return _bars(summaries, names, label, TOKEN_SOURCES, "prompt tokens (%)")
 
 
+@drawn_in_style
 def memory(summaries: Summaries, names: Sequence[str], label: str = "") -> Figure | None:
     """What the KV memory of each run was used for while requests waited; None if unknown for all runs."""
     parts = {f"kv_memory_{part}_mean_while_waiting": drawn for part, drawn in _MEMORY_PARTS.items()}

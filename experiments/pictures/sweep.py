@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.pictures.figure import new_figure
+from kvtwin.experiments.pictures.figure import drawn_in_style, new_figure
 
 Rows = list[dict[str, Any]]
 
@@ -28,6 +28,7 @@ METRICS = (
 )
 
 
+@drawn_in_style
 def lines(rows: Rows, x: str, others: tuple[str, ...], metrics: tuple[Metric, ...]) -> Figure:
     """Every metric over the option ``x``, a line per combination of the other options."""
     figure, axes = new_figure(1, len(metrics))
@@ -49,6 +50,7 @@ def lines(rows: Rows, x: str, others: tuple[str, ...], metrics: tuple[Metric, ..
     return figure
 
 
+@drawn_in_style
 def heatmap(rows: Rows, x: str, y: str, metrics: tuple[Metric, ...]) -> Figure:
     """Every metric as a table of coloured cells."""
     figure, axes = new_figure(1, len(metrics))

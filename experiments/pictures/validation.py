@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from kvtwin.experiments.pictures.figure import COLOURS, new_figure
+from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure
 from kvtwin.experiments.pictures.run import band
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.paired_latencies import Pairs, paired_latencies
@@ -18,6 +18,7 @@ _TIMELINES = {"running": "running requests", "waiting": "waiting requests", "fre
 _SCATTERED = {"ttft": "time to first token (s)", "e2el": "end to end (s)"}
 
 
+@drawn_in_style
 def validation(measured: Run, predicted: Run, step_times: Pairs) -> Figure:
     """Predicted over measured times of each request, errors of steps over their times, and both runs over time."""
     figure, axes = new_figure(2, 3)

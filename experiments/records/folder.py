@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import fields
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
 from kvtwin.experiments.errors import UserError
-from kvtwin.sim.recording import Recorder, RequestColumns, StepColumns
+from kvtwin.sim.recording import RequestColumns, StepColumns
 
 
 def check_free(folder: Path) -> None:
@@ -36,16 +36,28 @@ def check_free(folder: Path) -> None:
         raise _cannot(folder, error) from None
 
 
+class Tables(Protocol):
+    """Rows of requests and steps, such as a `kvtwin.sim.recording.Recorder` has."""
+
+    @property
+    def requests(self) -> RequestColumns:
+        """A row per request."""
+
+    @property
+    def steps(self) -> StepColumns:
+        """A row per step."""
+
+
 def run_files(
-    recorder: Recorder, config: dict[str, Any], summary: dict[str, Any], machine: dict[str, Any]
+    tables: Tables, config: dict[str, Any], summary: dict[str, Any], machine: dict[str, Any]
 ) -> dict[str, bytes]:
     """The files of a run by name."""
     return {
         "config.yaml": yaml.safe_dump(config, sort_keys=False).encode(),
         "summary.json": _json(summary),
         "machine.json": _json(machine),
-        "requests.parquet": _table(recorder.requests),
-        "steps.parquet": _table(recorder.steps),
+        "requests.parquet": _table(tables.requests),
+        "steps.parquet": _table(tables.steps),
     }
 
 

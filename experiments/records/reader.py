@@ -65,6 +65,10 @@ class Run:
         """One row per step, as columns."""
         return read_table(self.path / "steps.parquet")
 
+    def files(self) -> dict[str, bytes]:
+        """The files of the folder, by name."""
+        return {path.name: path.read_bytes() for path in sorted(self.path.iterdir()) if path.is_file()}
+
     @property
     def num_blocks(self) -> int:
         """Blocks of the pool, the null block included."""

@@ -48,12 +48,14 @@ class Replayed:
     heading: list[str]
     """Lines that say what was simulated."""
     recorder: Recorder
-    _configuration: dict[str, Any]
-    _machine: dict[str, Any]
+    configuration: dict[str, Any]
+    """Everything resolved that decided the run."""
+    machine: dict[str, Any]
+    """When and where it ran."""
 
     def files(self) -> dict[str, bytes]:
         """The files of the run's folder, by name."""
-        return run_files(self.recorder, self._configuration, self.summary, self._machine)
+        return run_files(self.recorder, self.configuration, self.summary, self.machine)
 
 
 def replay(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.sweeps.worker_processes import WorkerContext
 
 _RETRIES = 3
 """How often a cluster runs a point again whose worker was lost."""
@@ -17,8 +17,7 @@ _RETRIES = 3
 def local_processes(workers: int | None, num_points: int) -> Callable[[], Executor]:
     """Makes pools of ``workers`` processes, else one per CPU."""
     count = min(workers or os.cpu_count() or 1, num_points)
-    # Not fork: this process has threads (progress bars, numpy), whose locks a forked child would inherit.
-    return lambda: ProcessPoolExecutor(max_workers=count, mp_context=get_context("spawn"))
+    return lambda: ProcessPoolExecutor(max_workers=count, mp_context=WorkerContext())
 
 
 def dask_cluster(address: str) -> Callable[[], Executor]:

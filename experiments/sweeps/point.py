@@ -24,19 +24,21 @@ _MOST_HELD_IDS = 20_000_000
 """Ids of tokens and prefixes that a worker holds in memory for a trace; larger traces are read again for each point."""
 
 
-def run_point(options: ReplayOptions) -> dict[str, bytes] | str:
-    """The files of the run's folder, or why it could not be run."""
-    return _outcome(lambda: _replay(options).files())
+def run_point(options: ReplayOptions, workload: Workload | None = None) -> dict[str, bytes] | str:
+    """The files of the run's folder, or why it could not be run. ``workload`` is sent instead of the options' trace."""
+    return _outcome(lambda: _replay(options, workload).files())
 
 
-def summary_of(options: ReplayOptions) -> dict[str, Any] | str:
-    """The summary of a replay with these options, or why it could not be run."""
-    return _outcome(lambda: _replay(options).summary)
+def summary_of(options: ReplayOptions, workload: Workload | None = None) -> dict[str, Any] | str:
+    """The summary of a replay, of ``workload`` instead of the options' trace, or why it could not be run."""
+    return _outcome(lambda: _replay(options, workload).summary)
 
 
-def _replay(options: ReplayOptions) -> Replayed:
+def _replay(options: ReplayOptions, workload: Workload | None) -> Replayed:
+    if workload is not None:
+        return replay(options, _held(workload))
     how = FormatOptions(**{field.name: getattr(options, field.name) for field in fields_of(FormatOptions)})
-    return replay(options, _held(options.trace, how))
+    return replay(options, _opened(options.trace, how))
 
 
 def _outcome(run: Callable[[], T]) -> T | str:
@@ -49,6 +51,12 @@ def _outcome(run: Callable[[], T]) -> T | str:
 
 
 @lru_cache(maxsize=2)
-def _held(path: str, options: FormatOptions) -> Workload:
+def _opened(path: str, options: FormatOptions) -> Workload:
     """The trace at ``path``, in memory unless it is large."""
     return open_trace(path, options).held(_MOST_HELD_IDS)
+
+
+@lru_cache(maxsize=2)
+def _held(workload: Workload) -> Workload:
+    """The workload, in memory unless it is large."""
+    return workload.held(_MOST_HELD_IDS)

@@ -7,6 +7,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 
 from kvtwin.experiments.sweeps.point import run_point
 from kvtwin.experiments.sweeps.spec import SweepPoint
+from kvtwin.workloads.workload import Workload
 
 _MOST_BREAKS = 3
 """How often a pool may lose a worker before what it still had to do counts as failed."""
@@ -15,16 +16,17 @@ PointFiles = dict[str, bytes]
 
 
 def run_points(
-    points: Iterable[SweepPoint], make_executor: Callable[[], Executor]
+    points: Iterable[SweepPoint], make_executor: Callable[[], Executor], workload: Workload | None = None
 ) -> Iterator[tuple[SweepPoint, PointFiles | str]]:
     """Yield each point with its files, or with the reason why it failed, in order of completion.
 
-    A pool that loses a worker (killed, out of memory) is replaced, and what it had not finished is run again.
+    ``workload`` is sent instead of the points' traces. A pool that loses a worker (killed, out of memory) is replaced,
+    and what it had not finished is run again.
     """
     left = {point.index: point for point in points}
     for _ in range(_MOST_BREAKS):
         with make_executor() as executor:
-            futures = {executor.submit(run_point, point.options): point for point in left.values()}
+            futures = {executor.submit(run_point, point.options, workload): point for point in left.values()}
             try:
                 for point, outcome in _finished(futures):
                     del left[point.index]

@@ -70,7 +70,6 @@ class SweepPoint:
 class SweepSpec:
     """What a sweep runs, in order, and what it prints."""
 
-    path: Path
     description: str
     points: tuple[SweepPoint, ...]
     columns: tuple[str, ...]
@@ -83,28 +82,33 @@ class SweepSpec:
 
 def read_sweep_spec(path: Path, trace: str | None = None) -> SweepSpec:
     """Read a specification; ``trace`` replaces the trace that it names. UserError: file, key, what was expected."""
-    data = check_mapping(str(path), read_yaml(path), _KEYS)
-    common = named_options(path, "options", data.get("options") or {})
-    axes = _axes(path, data.get("axes") or {})
+    return sweep_spec(str(path), read_yaml(path), trace)
+
+
+def sweep_spec(source: str, content: Any, trace: str | None = None) -> SweepSpec:
+    """The specification with this content. UserError: ``source``, key, what was expected."""
+    data = check_mapping(source, content, _KEYS)
+    common = named_options(source, "options", data.get("options") or {})
+    axes = _axes(source, data.get("axes") or {})
     entries = data.get("points") if data.get("points") is not None else [{}]
     if not isinstance(entries, list) or not entries:
-        raise UserError(f"{path}: points: expected a list of mappings")
-    bases = [named_options(path, f"points[{index}]", entry) for index, entry in enumerate(entries)]
+        raise UserError(f"{source}: points: expected a list of mappings")
+    bases = [named_options(source, f"points[{index}]", entry) for index, entry in enumerate(entries)]
     if trace is None and data.get("trace") is not None:
         trace = str(data["trace"])
     points = []
     for base, combination in itertools.product(bases, _combinations(axes)):
         if both := base.keys() & combination.keys():
-            raise UserError(f"{path}: {min(both)}: is an axis, and also set in points")
+            raise UserError(f"{source}: {min(both)}: is an axis, and also set in points")
         varied = base | combination
         point_trace = varied.get("trace", trace)
         if point_trace is None:
-            raise UserError(f"{path}: trace: expected a workload file, here or on the command line")
-        points.append(_point(path, len(points), varied, common | varied | {"trace": str(point_trace)}))
-    return SweepSpec(path, str(data.get("description") or ""), tuple(points), _columns(path, data.get("columns")))
+            raise UserError(f"{source}: trace: expected a workload file, here or on the command line")
+        points.append(_point(source, len(points), varied, common | varied | {"trace": str(point_trace)}))
+    return SweepSpec(str(data.get("description") or ""), tuple(points), _columns(source, data.get("columns")))
 
 
-def _point(path: Path, index: int, varied: Options, options: Options) -> SweepPoint:
+def _point(source: str, index: int, varied: Options, options: Options) -> SweepPoint:
     """One point. UserError: its options are not a replay's, or the sweep's own."""
     given = {name: value for name, value in options.items() if value is not None}
     named = frozenset(option_key(name) for name in given)
@@ -112,31 +116,31 @@ def _point(path: Path, index: int, varied: Options, options: Options) -> SweepPo
     try:
         read = read_options(ReplayOptions, given, "kvtwin replay")
     except UserError as error:
-        raise UserError(f"{path}: {label}: {error}") from None
+        raise UserError(f"{source}: {label}: {error}") from None
     if read.events or read.kv_events:
-        raise UserError(f"{path}: {label}: --events and --kv-events are for a single replay")
+        raise UserError(f"{source}: {label}: --events and --kv-events are for a single replay")
     return SweepPoint(index, varied, read, named)
 
 
-def _axes(path: Path, data: Any) -> list[list[Options]]:
+def _axes(source: str, data: Any) -> list[list[Options]]:
     """Per axis its settings, each of one option or of several that change together."""
     if not isinstance(data, dict):
-        raise UserError(f"{path}: axes: expected a mapping from an option to a list of its values")
+        raise UserError(f"{source}: axes: expected a mapping from an option to a list of its values")
     axes = []
     for key, values in data.items():
-        names = [_option(path, "axes", name.strip()) for name in str(key).split(",")]
+        names = [_option(source, "axes", name.strip()) for name in str(key).split(",")]
         if not isinstance(values, list) or not values:
-            raise UserError(f"{path}: axes: {key}: expected a list of values, got {values!r}")
+            raise UserError(f"{source}: axes: {key}: expected a list of values, got {values!r}")
         if len(names) == 1:
             axes.append([{names[0]: value} for value in values])
             continue
         for value in values:
             if not isinstance(value, list) or len(value) != len(names):
-                raise UserError(f"{path}: axes: {key}: expected lists of {len(names)} values, got {value!r}")
+                raise UserError(f"{source}: axes: {key}: expected lists of {len(names)} values, got {value!r}")
         axes.append([dict(zip(names, value, strict=True)) for value in values])
     names = [name for axis in axes for name in axis[0]]
     if len(set(names)) < len(names):
-        raise UserError(f"{path}: axes: {max(names, key=names.count)}: named twice")
+        raise UserError(f"{source}: axes: {max(names, key=names.count)}: named twice")
     return axes
 
 
@@ -148,25 +152,25 @@ def _combinations(axes: list[list[Options]]) -> Iterator[Options]:
         yield merged
 
 
-def named_options(path: Path, where: str, data: Any) -> Options:
-    """The options that stand ``where`` in ``path``, without dashes. UserError: no mapping, or not for a sweep."""
+def named_options(source: str, where: str, data: Any) -> Options:
+    """The options that stand ``where`` in ``source``, without dashes. UserError: no mapping, or not for a sweep."""
     if not isinstance(data, dict):
-        raise UserError(f"{path}: {where}: expected a mapping of options, got {data!r}")
-    return {_option(path, where, name): value for name, value in data.items()}
+        raise UserError(f"{source}: {where}: expected a mapping of options, got {data!r}")
+    return {_option(source, where, name): value for name, value in data.items()}
 
 
-def _option(path: Path, where: str, name: Any) -> str:
+def _option(source: str, where: str, name: Any) -> str:
     name = str(name).removeprefix("--").replace("_", "-")
     if name in _NOT_OPTIONS:
-        raise UserError(f"{path}: {where}: {name}: not an option of a sweep's replays")
+        raise UserError(f"{source}: {where}: {name}: not an option of a sweep's replays")
     return name
 
 
-def _columns(path: Path, data: Any) -> tuple[str, ...]:
+def _columns(source: str, data: Any) -> tuple[str, ...]:
     if data is None:
         return DEFAULT_COLUMNS
     if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
-        raise UserError(f"{path}: columns: expected a list of keys of the summary, got {data!r}")
+        raise UserError(f"{source}: columns: expected a list of keys of the summary, got {data!r}")
     return tuple(data)
 
 

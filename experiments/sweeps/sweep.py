@@ -18,20 +18,24 @@ from kvtwin.experiments.sweeps.executors import local_processes
 from kvtwin.experiments.sweeps.folder import SweepFolder
 from kvtwin.experiments.sweeps.runner import run_points
 from kvtwin.experiments.sweeps.spec import SweepPoint, SweepSpec
+from kvtwin.workloads.workload import Workload
 
 
 def run_sweep(
     spec: SweepSpec,
     folder: SweepFolder | None = None,
     make_executor: Callable[[], Executor] | None = None,
+    workload: Workload | None = None,
 ) -> list[dict[str, Any]]:
     """One row per point, in order: the options that it varies, and its summary or an ``error``.
 
     ``folder`` keeps the run of each point, and what is finished there is not run again. Points run on
-    ``make_executor``'s processes; None: one per CPU of this machine. UserError: a trace is not there.
+    ``make_executor``'s processes; None: one per CPU of this machine. ``workload``, if given, is sent instead of their
+    traces. UserError: a trace is not there.
     """
-    check_traces(spec)
-    rows = _run(spec, folder, make_executor or local_processes(None, len(spec.points)))
+    if workload is None:
+        check_traces(spec)
+    rows = _run(spec, folder, make_executor or local_processes(None, len(spec.points)), workload)
     if folder:
         folder.keep_results(rows)
     return rows
@@ -44,7 +48,12 @@ def check_traces(spec: SweepSpec) -> None:
             raise UserError(f"{trace}: cannot be read: there is no such file")
 
 
-def _run(spec: SweepSpec, folder: SweepFolder | None, make_executor: Callable[[], Executor]) -> list[dict[str, Any]]:
+def _run(
+    spec: SweepSpec,
+    folder: SweepFolder | None,
+    make_executor: Callable[[], Executor],
+    workload: Workload | None,
+) -> list[dict[str, Any]]:
     """One row per point, in order: its varied options, and its summary or an error."""
     rows: dict[int, dict[str, Any]] = {}
     left = []
@@ -62,7 +71,7 @@ def _run(spec: SweepSpec, folder: SweepFolder | None, make_executor: Callable[[]
         desc="sweep",
         file=sys.stderr,
     ) as bar:
-        for point, outcome in run_points(left, make_executor):
+        for point, outcome in run_points(left, make_executor, workload):
             if isinstance(outcome, str):
                 rows[point.index] = _row(point, {"error": outcome})
             else:

@@ -22,9 +22,8 @@ def with_specification(given: dict[str, Any]) -> dict[str, Any]:
     spec = check_mapping(str(path), read_yaml(path), _SPEC_KEYS)
     if not spec.get("trace"):
         raise UserError(f"{path}: trace: expected a workload file, or demo")
-    below = {
-        option_key(name): value for name, value in named_options(path, "options", spec.get("options") or {}).items()
-    }
+    options = named_options(str(path), "options", spec.get("options") or {})
+    below = {option_key(name): value for name, value in options.items()}
     try:
         read_options(ValidateOptions, below | {"trace": spec["trace"]}, "kvtwin validate")
     except UserError as error:

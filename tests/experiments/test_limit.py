@@ -151,8 +151,8 @@ class AtOnce(Executor):
 def test_the_limits_do_not_depend_on_the_number_of_processes(monkeypatch, workers):
     """What idle processes replay ahead is neither shown nor counted."""
 
-    def summary_of(args):
-        return {"completed": 1, "x": args.rate_scale, "y": args.rate_scale % 0.3}  # y is not monotone
+    def summary_of(options, workload):
+        return {"completed": 1, "x": options.rate_scale, "y": options.rate_scale % 0.3}  # y is not monotone
 
     monkeypatch.setattr(limit_search, "summary_of", summary_of)
     criteria = (Criterion("x", "x", 0.7), Criterion("y", "y", 0.2))
@@ -160,7 +160,7 @@ def test_the_limits_do_not_depend_on_the_number_of_processes(monkeypatch, worker
     find_limits([search], AtOnce, workers, lambda: None)
     brackets = [search.bracket(question) for question in search.questions]
     assert (brackets[0].held, brackets[0].failed) == (-9, -8)
-    alone = Search(search.args, "rate_scale", search.grid, criteria)
+    alone = Search(search.options, "rate_scale", search.grid, criteria)
     find_limits([alone], AtOnce, 1, lambda: None)
     assert brackets == [alone.bracket(question) for question in alone.questions]
     assert search.steps == alone.steps == sorted(alone.replays)

@@ -88,6 +88,11 @@ def write_workload(path: str | os.PathLike[str], records: Iterable[RequestRecord
     return count
 
 
+def checked_copy(record: RequestRecord, source: str) -> RequestRecord:
+    """An equal record, from ``source``. WorkloadError, naming the source: no file could hold it."""
+    return _record(JsonRow(source, _values(record)))
+
+
 def _line(values: dict[str, Any]) -> bytes:
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 

@@ -1,0 +1,28 @@
+"""Memory to blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtwin.experiments.api.given import given_options
+from kvtwin.experiments.options.size import SizeOptions
+from kvtwin.experiments.setup.sizing import resolve_sizing
+from kvtwin.experiments.sizes.facts import size_facts
+from kvtwin.experiments.sizes.request_lengths import concurrency_facts, request_lengths
+
+
+def size(**options: Any) -> dict[str, Any]:
+    """How many KV cache blocks a model gets on a GPU, item by item, as ``kvtwin size --json`` prints it.
+
+    ``num_blocks`` counts vLLM's null block; ``blocks_interval`` is the least and most if every estimate errs in one
+    direction. ``budgets`` has bytes per pipeline rank and, for each item, its source; ``max_concurrency`` is how many
+    requests of ``max_model_len`` tokens fit.
+
+    ``options`` are those of ``kvtwin size --help``: ``model``, ``gpu``, ``tensor_parallel_size``, ...; ``trace``, a
+    workload file, adds how many requests of its lengths fit. UserError: a bad option, or vLLM's message where the
+    server would not start.
+    """
+    read = given_options(SizeOptions, "kvtwin size", options)
+    lengths = request_lengths(read)
+    result = resolve_sizing(read)
+    return size_facts(result.inputs, result, None) | concurrency_facts(result, lengths)

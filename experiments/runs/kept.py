@@ -1,0 +1,95 @@
+"""A replay that is kept in a folder, and a replay that is in none but is read like one."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.records.event_recording import event_folder
+from kvtwin.experiments.records.folder import check_free, run_files, write_run_folder
+from kvtwin.experiments.records.reader import Columns, Run
+from kvtwin.experiments.runs.latencies import as_array
+from kvtwin.experiments.runs.replay import Replayed, replay
+from kvtwin.sim.recording import RequestColumns, StepColumns
+from kvtwin.workloads.workload import Workload
+
+
+def replay_and_keep(
+    options: ReplayOptions, workload: Workload | None = None, *, show_progress: bool = True
+) -> Replayed:
+    """Replay the trace of ``options``, or ``workload`` instead, and write the folder ``--out``, if there is one.
+
+    UserError: settings that cannot be, or a folder that cannot be made.
+    """
+    if options.out:
+        check_free(options.out)
+    with event_folder(options) as streamed:
+        replayed = replay(options, workload, show_progress=show_progress, events=streamed)
+        if options.out:
+            write_run_folder(options.out, replayed.files(), streamed)
+    return replayed
+
+
+@dataclass(frozen=True)
+class RunInMemory(Run):
+    """A replay, for whatever reads the folder of a run; ``path`` is only a name."""
+
+    parts: RunParts
+
+    def __post_init__(self) -> None:
+        """There is no folder to check."""
+
+    @classmethod
+    def of(cls, replayed: Replayed, name: str) -> RunInMemory:
+        """What ``replayed`` found, without the simulated server, which may be large."""
+        recorder = replayed.recorder
+        parts = (replayed.configuration, replayed.summary, replayed.machine, recorder.requests, recorder.steps)
+        return cls(Path(name), RunParts(*parts))
+
+    @cached_property
+    def configuration(self) -> Any:
+        return self.parts.configuration
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return self.parts.summary
+
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        return self.parts.machine
+
+    @cached_property
+    def requests(self) -> Columns:
+        return _columns(self.parts.requests)
+
+    @cached_property
+    def steps(self) -> Columns:
+        return _columns(self.parts.steps)
+
+    def files(self) -> dict[str, bytes]:
+        return run_files(self.parts, self.configuration, self.summary, self.machine)
+
+
+class RunParts(NamedTuple):
+    """What a run leaves."""
+
+    configuration: dict[str, Any]
+    summary: dict[str, Any]
+    machine: dict[str, Any]
+    requests: RequestColumns
+    steps: StepColumns
+
+
+def _columns(recorded: RequestColumns | StepColumns) -> Columns:
+    """Columns as a Parquet file has them: integers and texts."""
+    values = {field.name: getattr(recorded, field.name) for field in fields(recorded)}
+    return {
+        name: as_array(column) if isinstance(column, array) else np.array(column, dtype=object)
+        for name, column in values.items()
+    }
