@@ -285,7 +285,7 @@ def test_a_sample_is_drawn_with_its_error(kvtwin, sharing, tmp_path):
 
 def test_mistakes(kvtwin, sharing, native):
     kvtwin("curve", native({}, {})).complains("no prefix information")
-    kvtwin("curve", sharing, "--at", "10,x").complains("--at", "'10,x'")
+    kvtwin("curve", sharing, "--at", "10,x").complains("--at", "'x'")
     kvtwin("curve", sharing, "--at", "1").complains("--at", "from 2")
     kvtwin("curve", sharing, "--gpu", "h200").complains("--model")
     kvtwin("curve", sharing, "--model", "Llama-3.1-8B", "--gpu", "h200", "--memory-fractions", "2").complains(

@@ -111,7 +111,7 @@ def test_a_flag_that_is_not_modelled_is_refused_with_its_reason(replay, size, fl
 def test_short_forms_are_refused_like_the_long_ones(replay, size):
     for run in (replay, size):
         run("-dp", "2").complains("-dp: run one replay per replica")
-        run("-q", "fp8").complains("-q: the model's config.json")
+        run("-q", "fp8").complains("-q: the quantisation is read from the model's config.json")
 
 
 ENGINE_FLAGS = [

@@ -97,5 +97,10 @@ def test_the_text_tells_what_is_switched_on(kvtwin, native):
     server = ("replay", native({}), "--num-gpu-blocks-override", "40", *SERVER)
     assert "Swapped" not in kvtwin(*server).out
     out = kvtwin(*server, "--preemption-mode", "swap", "--kv-offloading-size", "1").out
-    for label in ("Swapped out / in (blocks):", "fallbacks", "Offload tier, hit / queried tokens:", "Copying to and"):
+    for label in (
+        "Swapped out / in (blocks):",
+        "recomputed instead (preemptions):",
+        "Offload tier, hit / queried tokens:",
+        "Copying to and",
+    ):
         assert label in out

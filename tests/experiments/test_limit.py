@@ -103,7 +103,7 @@ def test_other_rates_are_searched_from_where_they_start(limits, mooncake, option
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--rate-scale", 2), ["--rate-scale", "looks for"]),
+        (("--rate-scale", 2), ["--rate-scale", "limit varies it itself"]),
         (("--max-concurrency", 2), ["--max-concurrency"]),
         (("--concurrent-sessions", 2), ["--concurrent-sessions"]),
         (("--request-rate", "inf"), ["--request-rate", "finite"]),

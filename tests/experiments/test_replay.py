@@ -232,7 +232,7 @@ def test_strict_vllm_hangs_and_kvtwin_says_so(kvtwin, mooncake):
     options = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096", "--max-num-scheduled-tokens", "500"]
     outcome = kvtwin("replay", mooncake(2), *SMALL_SERVER, *options, "--vllm-strict")
     assert outcome.code == 1
-    assert "* no progress: 2 requests were left" in outcome.out
+    assert "* no progress: 2 requests are left" in outcome.out
     assert "Unfinished requests:                     2\n" in outcome.out
 
 
@@ -243,7 +243,7 @@ def test_a_server_that_hangs_after_some_requests_is_no_success(kvtwin, native):
     outcome = kvtwin("replay", trace, *SMALL_SERVER, *options, "--vllm-strict")
     assert outcome.code == 1
     assert "Successful requests:                     1\n" in outcome.out
-    assert "* no progress: 2 requests were left" in outcome.out
+    assert "* no progress: 2 requests are left" in outcome.out
 
 
 @pytest.mark.parametrize("options", [(), ("--max-concurrency", "1"), ("--max-concurrency", "1", "--rate-scale", "2")])
@@ -256,7 +256,7 @@ def test_every_request_of_a_hung_run_is_counted_also_those_never_sent(kvtwin, na
     refused = 0 if options else 1
     counts = [summary[name] for name in ("completed", "rejected", "unfinished", "failed")]
     assert counts == [1, refused, 6 - refused, 6]
-    assert summary["verdicts"][1].startswith(f"no progress: {6 - refused} requests were left")
+    assert summary["verdicts"][1].startswith(f"no progress: {6 - refused} requests are left")
 
 
 def test_a_run_that_completes_nothing_is_no_success(kvtwin, native):

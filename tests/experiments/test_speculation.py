@@ -87,7 +87,7 @@ def test_the_text_names_what_has_no_effect(kvtwin, native):
         (config(method="bogus"), ["method: expected one of", "bogus"]),
         (config(num_speculative_tokens=0), ["num_speculative_tokens: expected at least 1, got 0"]),
         (config(num_speculative_tokens="3"), ["num_speculative_tokens: expected a whole number"]),
-        (config(zzz=1), ["'zzz' is none of vLLM's keys"]),
+        (config(zzz=1), ["'zzz' is not a key of vLLM"]),
         (config(parallel_drafting=True), ["parallel_drafting is not modelled"]),
         (config(disable_eagle_block_drop=1), ["disable_eagle_block_drop: expected true or false"]),
         (config(rejection_sample_method="x"), ["rejection_sample_method: expected standard or synthetic"]),
