@@ -163,6 +163,13 @@ def test_every_room_inside_experiments_has_its_floor():
     assert sorted(rooms - {"__init__"}) == sorted(name for names in FLOORS for name in names)
 
 
+def test_files_of_experiments_have_one_subject_each():
+    """None is longer than 300 lines, and none so short that it belongs into another."""
+    files = [file for file in (REPOSITORY / "experiments").rglob("*.py") if not file.name.startswith("__")]
+    lengths = {str(file): len(file.read_text("utf-8").splitlines()) for file in files}
+    assert {file: length for file, length in lengths.items() if not 15 <= length <= 300} == {}
+
+
 def test_pictures_are_imported_only_where_they_are_needed():
     pictures = REPOSITORY / PICTURES
     for file in sorted((REPOSITORY / "experiments").rglob("*.py")):

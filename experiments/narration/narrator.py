@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from kvtwin.engine.contiguous.range_pool import RangePool
@@ -15,31 +14,7 @@ from kvtwin.engine.observer import Observer
 from kvtwin.engine.pool_listener import PoolListener, TablePart
 from kvtwin.engine.request import BlockTables, Request, RequestStatus
 from kvtwin.engine.scheduler import Scheduler
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to the request."""
-
-    step: int | None
-    """The step that was being decided, or the latest one decided; None before the first."""
-    time_ns: int
-    kind: str
-    facts: dict[str, Any]
-    """Plain data: what was counted, in tokens and blocks; requests by id."""
-
-
-class _Prefix(NamedTuple):
-    """Whose prefix a key names: its blocks up to this position, in one cache group."""
-
-    request_id: str
-    position: int
-
-
-class _Eviction(NamedTuple):
-    prefix: _Prefix
-    step: int
-    taken_by: str
+from kvtwin.experiments.narration.event import Event, Eviction, Prefix
 
 
 class Narrator(Observer, PoolListener):
@@ -61,9 +36,9 @@ class Narrator(Observer, PoolListener):
         """Whether a request's demand was met and it has not got its blocks yet."""
         self._taken: list[dict[str, Any]] = []
         """Evictions that no event has told yet."""
-        self._cached: dict[int, _Prefix] = {}
+        self._cached: dict[int, Prefix] = {}
         """By key, who computed what is cached."""
-        self._evictions: dict[int, _Eviction] = {}
+        self._evictions: dict[int, Eviction] = {}
         """By key, what was cached once."""
         scheduler.kv_cache.pool.listeners.append(self)
 
@@ -127,7 +102,7 @@ class Narrator(Observer, PoolListener):
             one |= {"cached_for": prefix.request_id, "position": prefix.position}
             if not self._pool_has(key):
                 del self._cached[key]
-                self._evictions[key] = _Eviction(prefix, self._step_index(), request.request_id)
+                self._evictions[key] = Eviction(prefix, self._step_index(), request.request_id)
         if request is self._request and (any(blocks) or taken):
             self._tell("take", blocks=[list(group) for group in blocks], evicted=taken)
 
@@ -135,7 +110,7 @@ class Narrator(Observer, PoolListener):
         if part is None or self._gets_blocks:  # blocks that are loaded from the host are told of by the lookup
             return
         for key, position in zip(keys, part.kept, strict=True):
-            self._cached.setdefault(key, _Prefix(part.request.request_id, position))
+            self._cached.setdefault(key, Prefix(part.request.request_id, position))
             self._evictions.pop(key, None)
         if part.request is self._request and part.kept:
             self._tell("cache", group=part.group_index, positions=list(part.kept))

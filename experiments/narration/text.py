@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvtwin.experiments.narration.narrator import Event
+from kvtwin.experiments.narration.event import Event
 from kvtwin.workloads.time_units import SECOND_NS
 
 _MOST_NAMES = 5
