@@ -206,6 +206,7 @@ def children_of(pid):
     return [int(text) for text in open(f"/proc/{pid}/task/{pid}/children").read().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="finds worker processes in /proc")
 def test_a_local_worker_that_is_killed_is_replaced(spec, tmp_path):
     path = spec(

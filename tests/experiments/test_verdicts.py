@@ -107,6 +107,7 @@ def test_the_suggested_rate_ends_the_overload(kvtwin, public_trace, tmp_path, op
     assert json.loads(kvtwin(*common, flag, value).out)["verdicts"] == []
 
 
+@pytest.mark.slow
 def test_sessions_that_a_server_slows_down_are_an_overload(kvtwin, tmp_path):
     """Requests do not pile up, because each turn waits for the one before; the suggested rate ends it."""
     trace = tmp_path / "chat.jsonl"

@@ -87,6 +87,7 @@ def test_a_dry_run_does_everything_and_claims_nothing(tmp_path):
     assert all((tmp_path / "out" / f"{phase}.txt").stat().st_size for phase in PHASES)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_every_phase_says_so(tmp_path):
     done = run_check(tmp_path)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    find_spec("triton") is None, reason="triton is not installed: pip install 'kvtwin[gpu]'"
-)
+pytestmark = [
+    pytest.mark.slow,  # minutes of compiling
+    pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed: pip install 'kvtwin[gpu]'"),
+]
 
 REPOSITORY = Path(__file__).parents[2]
 

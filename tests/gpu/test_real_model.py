@@ -27,6 +27,8 @@ from kvtwin.gpu.model_files import read_model_files
 from kvtwin.gpu.torch_attention import TorchAttention
 from tests.gpu.device_run import Arrival, DeviceRun
 
+pytestmark = pytest.mark.slow  # a model of 135 million parameters computes
+
 SYSTEM = (
     *(1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018, 411, 407, 19712, 8182, 2, 198),
     *(1, 4093, 198),
