@@ -20,7 +20,7 @@ from kvtwin.experiments.commands.registry import COMMANDS, module_of
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.config_file import with_config_file
 from kvtwin.experiments.options.fields import OptionField, fields_of
-from kvtwin.experiments.options.kinds import Choice, Switch
+from kvtwin.experiments.options.kinds import Choice, Several, Switch
 from kvtwin.experiments.options.reading import read_options, refusal, unknown_option
 
 
@@ -91,8 +91,7 @@ def _function(name: str, module: ModuleType) -> Callable[..., Any]:
 
 def _parameter(field: OptionField) -> inspect.Parameter:
     if field.is_argument:
-        many = field.name == "runs"
-        kind: Any = list[str] if many else str
+        kind: Any = list[str] if isinstance(field.kind, Several) else str
         return _keyword(field.name, kind | None, typer.Argument(metavar=field.flag))
     if isinstance(field.kind, Switch):
         flags = f"{field.flag}/{field.off_flag}" if field.has_off else field.flag
