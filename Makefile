@@ -11,7 +11,7 @@ demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
 
 # In two parts, which tests/parts.py describes: `test` is the quick one, `test-rest` what it leaves out, `test-all` both.
-PYTEST := $(BIN)/python -m pytest -rs -n 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -rs -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(DEV_STAMP)
 	$(PYTEST) -m "not slow"

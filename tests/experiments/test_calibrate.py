@@ -137,6 +137,7 @@ def test_bad_input(kvtwin, words, message):
     kvtwin("calibrate", *words).complains(message)
 
 
+@pytest.mark.slow
 def test_a_quick_calibration_with_an_executor_at_hand():
     config = EngineConfig(num_blocks=40, max_model_len=200, max_num_seqs=4, max_num_batched_tokens=32)
     executor = DeviceModel.load(TINY, open_device("cpu")).executor(config, records=True)

@@ -20,6 +20,7 @@ from kvtwin.workloads.prefixes.optimal_eviction import OptimalEviction
 from kvtwin.workloads.prefixes.sampled_curve import NUM_SAMPLES, SampledCurve
 from kvtwin.workloads.request_record import ImageSpan, RequestRecord
 from tests.experiments.conftest import mooncake_row, tokens
+from tests.parts import slow_but
 
 
 @st.composite
@@ -229,7 +230,7 @@ def replayed(kvtwin, sharing, tmp_path):
     return tmp_path / "run", tmp_path / "sweep"
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
+@pytest.mark.parametrize("kind", slow_but(["png"], ["png", "svg"]))
 def test_a_picture_of_the_curve_with_replays_on_it(kvtwin, sharing, replayed, tmp_path, kind):
     picture = tmp_path / f"curve.{kind}"
     options = ("--model", "Llama-3.1-8B", "--gpu", "l40s", "--memory-fractions", "0.3,0.9", "--runs", *replayed)
@@ -265,6 +266,7 @@ def test_the_picture_shows_what_was_computed(kvtwin, sharing, replayed):
     assert [point["hit_rate"] for point in exact["points"]] == pytest.approx(rates)
 
 
+@pytest.mark.slow
 def test_pictures_that_cannot_be_drawn(kvtwin, write, sharing, replayed, tmp_path):
     kvtwin("curve", sharing, "--plot", "x.pdf").complains("--plot x.pdf", ".png or .svg")
     kvtwin("curve", sharing, "--plot", tmp_path / "absent" / "x.png").complains("--plot", "absent")

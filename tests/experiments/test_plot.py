@@ -49,6 +49,7 @@ def test_a_run_has_pictures_that_come_out_the_same(kvtwin, run_folder, tmp_path)
         assert path.read_bytes() == (run_folder / "plots" / path.name).read_bytes(), path.name
 
 
+@pytest.mark.slow
 def test_lines_and_tables_of_a_sweep(kvtwin, sweep_folder):
     folder = sweep_folder(axes={"block-size": [16, 32], "num-gpu-blocks-override": [300, 400]})
     assert kvtwin("plot", folder, "--metrics", "mean_ttft_ms").code == 0
@@ -59,6 +60,7 @@ def test_lines_and_tables_of_a_sweep(kvtwin, sweep_folder):
     ]
 
 
+@pytest.mark.slow
 def test_failed_points_and_options_without_numbers_are_left_out(kvtwin, sweep_folder):
     folder = sweep_folder(axes={"num-gpu-blocks-override": [20, 300, 400], "enable-prefix-caching": [True, False]})
     assert kvtwin("plot", folder).code == 0

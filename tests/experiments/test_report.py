@@ -105,6 +105,7 @@ def shown(element):
 # ---------------------------------------------------------------- in a browser
 
 
+@pytest.mark.slow
 def test_a_run_in_a_browser(browser, page, demo_run, tmp_path):
     page(demo_run)
     browser.get((tmp_path / "page.html").as_uri())
@@ -147,6 +148,7 @@ def text_of(browser, name):
     return browser.find_element("id", name).text
 
 
+@pytest.mark.slow
 def test_a_sweep_in_a_browser(browser, page, sweep_folder, tmp_path):
     page(sweep_folder)
     browser.get((tmp_path / "page.html").as_uri())

@@ -8,6 +8,7 @@ import pytest
 
 from kvtwin.experiments.sweeps.spec import read_sweep_spec
 from tests.experiments.conftest import SMALL_SERVER
+from tests.parts import slow_but
 
 SWEEP = Path(__file__).parents[2] / "experiments" / "configs" / "retention.yaml"
 
@@ -25,7 +26,7 @@ def replay_options(policy):
     return ["--num-gpu-blocks-override", "1000", "--max-model-len", "4096", "--gpu", "l4", "--retention", policy]
 
 
-@pytest.mark.parametrize("policy", ["lru", "pin", "ttl=2", "pin-until-pressure"])
+@pytest.mark.parametrize("policy", slow_but(["pin-until-pressure"], ["lru", "pin", "ttl=2", "pin-until-pressure"]))
 def test_figures_of_sessions_agree_with_the_tables(kvtwin, chat, tmp_path, policy):
     assert kvtwin("replay", chat, *replay_options(policy), "--out", tmp_path / "run").code == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -56,6 +57,7 @@ def test_figures_of_sessions_agree_with_the_tables(kvtwin, chat, tmp_path, polic
     assert (summary["pins_released_under_pressure"] > 0) == (policy == "pin-until-pressure")
 
 
+@pytest.mark.slow
 def test_lines_of_the_report(kvtwin, chat):
     plain = kvtwin("replay", chat, *replay_options("lru")).out
     pinned = kvtwin("replay", chat, *replay_options("pin")).out

@@ -279,6 +279,7 @@ def test_a_dask_cluster_gives_the_same_bytes_though_a_worker_is_killed(kvtwin, s
     assert files_in(out) == files_in(tmp_path / "local")
 
 
+@pytest.mark.slow
 def test_no_cluster_there(kvtwin, mooncake, spec):
     pytest.importorskip("distributed", reason="extra dask")
     path = spec(mooncake(), axes={"block-size": [16]})

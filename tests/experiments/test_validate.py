@@ -131,6 +131,7 @@ def test_equal_seeds_say_equal_tokens(kvtwin, crowd, tmp_path):
     assert said[0] == said[1] != said[2]
 
 
+@pytest.mark.slow
 def test_without_a_file_of_step_times_they_are_measured_first(kvtwin, crowd):
     outcome = kvtwin("validate", crowd(3), *SERVER)
     assert outcome.code == 0, outcome

@@ -74,7 +74,7 @@ def met():
     return Counter()
 
 
-@pytest.mark.parametrize("seed", slow_but(range(4), SEEDS))
+@pytest.mark.parametrize("seed", slow_but(range(1), SEEDS))
 def test_both_checks_pass(kvtwin, native, met, seed):
     rng = random.Random(seed)
     kind = ("hash ids", "token ids", "length", "sessions")[seed % 4]

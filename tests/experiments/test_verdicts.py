@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.experiments.conftest import SMALL_SERVER, tokens
+from tests.parts import slow_but
 
 SHARED = range(64)
 OTHER = range(1000, 1064)
@@ -92,7 +93,9 @@ def test_some_lengths_make_a_lower_bound(summary_of, native):
     assert summary["verdicts"] == ["the hit rate is a lower bound: prompts known by length only (1) count as misses"]
 
 
-@pytest.mark.parametrize("options", [["--rate-scale", "1.5"], ["--request-rate", "9"]])
+@pytest.mark.parametrize(
+    "options", slow_but([["--request-rate", "9"]], [["--rate-scale", "1.5"], ["--request-rate", "9"]])
+)
 def test_the_suggested_rate_ends_the_overload(kvtwin, public_trace, tmp_path, options):
     trace = public_trace("mooncake/conversation_trace.jsonl.gz")
     common = ["replay", trace, "--num-prompts", "300", "--num-gpu-blocks-override", "40000", "--json"]
@@ -143,6 +146,7 @@ def test_rejected_requests_are_no_overload(summary_of, native):
     assert not any("overload" in verdict for verdict in verdicts)
 
 
+@pytest.mark.slow
 def test_requests_that_all_run_at_once_are_an_overload_too(kvtwin, public_trace):
     """With seats and tokens for everybody nobody waits, and yet the device falls behind."""
     options = ["--num-prompts", "1000", "--max-num-batched-tokens", "1000000", "--num-gpu-blocks-override", "2000000"]

@@ -16,6 +16,7 @@ from kvtwin.gpu.step_grid import num_blocks_of, step_grid
 from kvtwin.gpu.step_measurements import measure_steps
 from kvtwin.sim.step_shape import step_shape
 from tests.gpu.device_run import SMALL
+from tests.parts import slow_but
 
 CONFIG = EngineConfig(num_blocks=60, block_size=4, max_model_len=128, max_num_seqs=6, max_num_batched_tokens=64)
 
@@ -69,7 +70,7 @@ def test_the_grid_has_a_batch_between_any_two_sizes_of_graphs():
         assert any(smaller < batch < larger for batch in batches)
 
 
-@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("asynchronous", slow_but([True], [True, False]))
 def test_every_step_is_run_on_blocks_of_its_own(asynchronous, monkeypatch):
     config = replace(CONFIG, async_scheduling=asynchronous)
     executor = DeviceModel.load(SMALL, open_device("cpu")).executor(config, records=True)

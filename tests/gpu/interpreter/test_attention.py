@@ -47,6 +47,7 @@ def test_any_number_of_splits(monkeypatch, num_splits, min_split_tokens):
     check(PagedCase(queries=(1, 1, 1), contexts=(1, 64, 193), num_kv_heads=1, seed=3))
 
 
+@pytest.mark.slow
 def test_splits_of_a_long_context():
     """One sequence has all its splits and the other has one; a few tokens are left for a last, short split."""
     check(PagedCase(queries=(1, 1), contexts=(64 * 256 + 70, 3), num_kv_heads=1, group=1, block_size=64))
