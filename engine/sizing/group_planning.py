@@ -11,12 +11,16 @@ from kvtwin.engine.sizing.layer_spec import LayerKind, LayerSpec
 class SizingError(ValueError):
     """A cache that cannot be planned or is too small; the message is vLLM's where vLLM has one.
 
-    ``suggested_max_model_len`` is the longest request in tokens that would fit, where there is one.
+    ``suggested_max_model_len`` is the longest request in tokens that would fit, where there is one;
+    ``suggested_max_num_seqs`` the most sequences with which the server starts, where their number is what is wrong.
     """
 
-    def __init__(self, message: str, suggested_max_model_len: int | None = None) -> None:
+    def __init__(
+        self, message: str, suggested_max_model_len: int | None = None, suggested_max_num_seqs: int | None = None
+    ) -> None:
         super().__init__(message)
         self.suggested_max_model_len = suggested_max_model_len
+        self.suggested_max_num_seqs = suggested_max_num_seqs
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,7 @@ def memory_budget(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     rank: int = 0,
+    enforce_eager: bool = False,
     given: GivenBytes | None = None,
 ) -> MemoryBudget:
     """The budget of pipeline rank ``rank``. ModelConfigError: weights of unknown size that were not given."""
@@ -128,7 +129,9 @@ def memory_budget(
         activation = _exact("activation peak", given.activation_peak, "given", "--activation-peak-bytes")
     else:
         activation = _activation_peak(shape, max_num_batched_tokens, max_num_seqs, tp)
-    if given.cuda_graphs is not None:
+    if enforce_eager:
+        graphs = _exact("CUDA graphs", 0, "exact", "--enforce-eager")
+    elif given.cuda_graphs is not None:
         graphs = _exact("CUDA graphs", given.cuda_graphs, "given", "--cuda-graph-bytes")
     else:
         layers = -(-shape.num_layers // pp)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvtwin.engine.sizing.cache_plan import CachePlan, plan_cache
+from kvtwin.engine.sizing.cache_plan import CachePlan, check_state_blocks, plan_cache
 from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError
 from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES
 from kvtwin.engine.sizing.memory_budget import (
@@ -43,6 +43,7 @@ class SizingInputs:
     auto_fit_max_model_len: bool
     max_num_batched_tokens: int
     max_num_seqs: int
+    enforce_eager: bool
     async_scheduling: bool
     enable_prefix_caching: bool
     num_gpu_blocks_override: int | None
@@ -78,6 +79,8 @@ def resolve_inputs(options: SizingOptions) -> SizingInputs:
         raise UserError("--model is needed: a name from `kvtwin models` or a path to a config.json")
     if options.max_model_len == 0:
         raise UserError("--max-model-len: expected at least 1, or -1 for the longest that fits, got 0")
+    if options.enforce_eager and options.cuda_graph_bytes:
+        raise UserError("--cuda-graph-bytes: there are no CUDA graphs with --enforce-eager")
     shape = _with_dtype(load_model(options.model), options.dtype)
     shape = _with_state_dtypes(shape, options.mamba_cache_dtype, options.mamba_ssm_cache_dtype)
     gpu = load_gpu(options.gpu) if options.gpu else None
@@ -121,6 +124,7 @@ def resolve_inputs(options: SizingOptions) -> SizingInputs:
         auto_fit_max_model_len=options.max_model_len == -1,
         max_num_batched_tokens=batched_tokens,
         max_num_seqs=num_seqs,
+        enforce_eager=options.enforce_eager,
         async_scheduling=options.async_scheduling,
         enable_prefix_caching=options.enable_prefix_caching is not False,
         num_gpu_blocks_override=options.num_gpu_blocks_override,
@@ -142,6 +146,8 @@ def plan_sizing(inputs: SizingInputs) -> SizingResult:
         disable_hybrid_kv_cache_manager=inputs.disable_hybrid_kv_cache_manager,
         mamba_blocks=2 if inputs.enable_prefix_caching else 1,
     )
+    if not inputs.enforce_eager:
+        check_state_blocks(plan, inputs.max_num_seqs)
     interval = None
     if inputs.budgets and inputs.num_gpu_blocks_override is None:
         pairs = list(zip(inputs.budgets, plan.block_bytes, strict=True))
@@ -207,6 +213,7 @@ def _budgets(
             tensor_parallel_size=options.tensor_parallel_size,
             pipeline_parallel_size=options.pipeline_parallel_size,
             rank=rank,
+            enforce_eager=options.enforce_eager,
             given=given,
         )
         for rank in range(options.pipeline_parallel_size)
