@@ -119,6 +119,22 @@ def plan_cache(
     )
 
 
+def check_state_blocks(plan: CachePlan, max_num_seqs: int) -> None:
+    """vLLM's check before it captures CUDA graphs. SizingError, with its reason: more sequences than blocks.
+
+    A captured batch of decodes has one block of states per sequence, and batches of up to ``max_num_seqs`` are
+    captured. Every rank checks: also one without a layer of states has their groups.
+    """
+    if any(group.kind == "mamba" for group in plan.groups) and max_num_seqs > plan.num_blocks:
+        raise SizingError(
+            f"max_num_seqs ({max_num_seqs}) exceeds available Mamba cache blocks ({plan.num_blocks}). Each decode "
+            "sequence requires one Mamba cache block, so CUDA graph capture cannot proceed. Please lower max_num_seqs "
+            f"to at most {plan.num_blocks} or increase gpu_memory_utilization. (--max-num-seqs {plan.num_blocks} "
+            "starts; so does --enforce-eager)",
+            suggested_max_num_seqs=plan.num_blocks,
+        )
+
+
 def format_gib(num_bytes: int) -> str:
     """Bytes as vLLM prints them: GiB, rounded to two places."""
     return f"{round(num_bytes / GIB, 2)}"

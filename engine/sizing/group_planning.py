@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kvtwin.engine.sizing.layer_spec import LayerKind, LayerSpec
 
@@ -11,12 +11,16 @@ from kvtwin.engine.sizing.layer_spec import LayerKind, LayerSpec
 class SizingError(ValueError):
     """A cache that cannot be planned or is too small; the message is vLLM's where vLLM has one.
 
-    ``suggested_max_model_len`` is the longest request in tokens that would fit, where there is one.
+    ``suggested_max_model_len`` is the longest request in tokens that would fit, where there is one;
+    ``suggested_max_num_seqs`` the most sequences with which the server starts, where their number is what is wrong.
     """
 
-    def __init__(self, message: str, suggested_max_model_len: int | None = None) -> None:
+    def __init__(
+        self, message: str, suggested_max_model_len: int | None = None, suggested_max_num_seqs: int | None = None
+    ) -> None:
         super().__init__(message)
         self.suggested_max_model_len = suggested_max_model_len
+        self.suggested_max_num_seqs = suggested_max_num_seqs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class CacheLayer:
     block_size: int
     data_bytes: int
     page_bytes: int
+    is_draft: bool = field(default=False, compare=False)
+    """Whether it is a drafter's; it shares groups with the target's layers."""
 
     @property
     def kind(self) -> LayerKind:
@@ -78,6 +84,11 @@ class LayerGroup:
     def window_tokens(self) -> int | None:
         """The sliding window, or the chunk of chunked local attention."""
         return self.layers[0].spec.window_tokens
+
+    @property
+    def has_draft_layers(self) -> bool:
+        """Whether layers of the drafter are among them."""
+        return any(layer.is_draft for layer in self.layers)
 
     @property
     def page_bytes(self) -> int:
@@ -138,7 +149,7 @@ def _windows_as_full(layers: list[CacheLayer]) -> list[CacheLayer]:
 def _as_full(layer: CacheLayer, block_size: int) -> CacheLayer:
     page_bytes = layer.page_bytes * block_size // layer.block_size
     spec = replace(layer.spec, kind="full_attention", window_tokens=None)
-    return CacheLayer(spec, block_size, data_bytes=page_bytes, page_bytes=page_bytes)
+    return replace(layer, spec=spec, block_size=block_size, data_bytes=page_bytes, page_bytes=page_bytes)
 
 
 def _is_one_kind(layers: list[CacheLayer]) -> bool:
@@ -168,9 +179,9 @@ def _deal(layers: list[CacheLayer]) -> list[LayerGroup]:
     counts = [len(indices) for indices in alike.values()]
     group_size = max(counts) if max(counts) * 2 < min(counts) * 3 else min(counts)
     groups = []
-    for layer, indices in alike.items():
+    for indices in alike.values():
         num_groups = ceil_div(len(indices), group_size)
         for start in range(num_groups):
             dealt = tuple(indices[start::num_groups])
-            groups.append(LayerGroup(dealt, (layer,) * len(dealt)))
+            groups.append(LayerGroup(dealt, tuple(layers[index] for index in dealt)))
     return groups

@@ -112,9 +112,17 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
         layers=layers,
         weight_format=weight_format,
         quantization=quantization,
+        num_mtp_layers=_num_mtp_layers(fields),
         mlp_activation_values=mlp_activation_values(fields),
         notes=tuple(notes),
     )
+
+
+def _num_mtp_layers(fields: Fields) -> int:
+    """Modules for multi-token prediction; of MiMo-V2's, vLLM loads only the first."""
+    if fields.model_type.startswith("mimo_v2"):
+        return 1
+    return fields.count("mtp_num_hidden_layers", "num_nextn_predict_layers") or 1
 
 
 def _dtype(fields: Fields, config: dict[str, Any]) -> str:

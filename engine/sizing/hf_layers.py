@@ -136,6 +136,7 @@ def _delta_net(fields: Fields, hidden: int) -> dict[str, Any]:
     spec = LayerSpec(
         "mamba",
         conv_values=(kernel - 1) * conv_width,
+        conv_width=conv_width,
         ssm_values=value_heads * key * value,
         state_heads=key_heads,
         ssm_dtype=fields.get("mamba_ssm_dtype"),
@@ -156,6 +157,7 @@ def _mamba2(fields: Fields, hidden: int) -> dict[str, Any]:
     spec = LayerSpec(
         "mamba",
         conv_values=(kernel - 1) * conv_width,
+        conv_width=conv_width,
         ssm_values=width * state,
         state_heads=groups,
         ssm_dtype=fields.first("mamba_ssm_cache_dtype", "mamba_ssm_dtype"),

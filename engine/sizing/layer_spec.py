@@ -27,7 +27,8 @@ class LayerSpec:
     ``window_tokens`` is the sliding window or the attention chunk. A latent layer (MLA) keeps one vector of
     ``head_size`` values and no V, the same on every tensor-parallel rank. A Mamba or linear-attention layer
     keeps ``conv_values`` values of its convolution and ``ssm_values`` of its recurrence per sequence instead of
-    per token, both divided by ``state_heads`` (heads or groups of heads). Without a dtype of its own the convolution
+    per token, both divided by ``state_heads`` (heads or groups of heads). The convolution is ``conv_width`` channels
+    wide. Without a dtype of its own it
     takes the model's, the recurrence that of the convolution.
     """
 
@@ -39,6 +40,7 @@ class LayerSpec:
     is_latent: bool = False
     conv_values: int = 0
     ssm_values: int = 0
+    conv_width: int = 0
     state_heads: int = 1
     conv_dtype: str | None = None
     ssm_dtype: str | None = None
@@ -57,10 +59,14 @@ class LayerSpec:
             raise ValueError(f"kv_cache_dtype {name!r} is not known; known: {', '.join(KV_CACHE_DTYPES)}")
         return self.num_kv_heads * (self.head_size + self.head_size_v) * _KV_CACHE_DTYPE_BYTES[name]
 
-    def sequence_state_bytes(self, model_dtype: str) -> int:
-        """Bytes of a state layer's tensors for one sequence; 0 for attention."""
+    def sequence_state_bytes(self, model_dtype: str, num_drafts: int = 0) -> int:
+        """Bytes of a state layer's tensors for one sequence; 0 for attention.
+
+        The convolution keeps one more input for each of ``num_drafts`` tokens that may be taken back.
+        """
         conv_dtype = self.conv_dtype or model_dtype
-        return self.conv_values * DTYPE_BYTES[conv_dtype] + self.ssm_values * DTYPE_BYTES[self.ssm_dtype or conv_dtype]
+        conv_values = self.conv_values + num_drafts * self.conv_width
+        return conv_values * DTYPE_BYTES[conv_dtype] + self.ssm_values * DTYPE_BYTES[self.ssm_dtype or conv_dtype]
 
     def on_rank(self, tensor_parallel_size: int) -> LayerSpec:
         """This layer's share on one tensor-parallel rank.
@@ -78,6 +84,7 @@ class LayerSpec:
                 self,
                 conv_values=self.conv_values // tp,
                 ssm_values=self.ssm_values // tp,
+                conv_width=self.conv_width // tp,
                 state_heads=self.state_heads // tp,
             )
         if max(self.num_kv_heads, tp) % min(self.num_kv_heads, tp):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from kvtwin.engine.sizing.drafter import Drafter
 from kvtwin.engine.sizing.model_shape import ModelShape
 
 GIB = 1 << 30
@@ -113,6 +114,8 @@ def memory_budget(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     rank: int = 0,
+    drafter: Drafter | None = None,
+    enforce_eager: bool = False,
     given: GivenBytes | None = None,
 ) -> MemoryBudget:
     """The budget of pipeline rank ``rank``. ModelConfigError: weights of unknown size that were not given."""
@@ -124,11 +127,16 @@ def memory_budget(
         name = shape.weight_format.name if shape.weight_format else ""
         num_bytes = shape.weight_bytes(tp, rank, pp)
         weights = _exact("weights", num_bytes, "exact", f"parameters counted from config.json, {name}")
+    items = [weights]
+    if drafter and rank == pp - 1 and given.weights is None:
+        items.append(_exact("drafter's weights", drafter.weight_bytes(tp), "exact", "parameters counted"))
     if given.activation_peak is not None:
         activation = _exact("activation peak", given.activation_peak, "given", "--activation-peak-bytes")
     else:
         activation = _activation_peak(shape, max_num_batched_tokens, max_num_seqs, tp)
-    if given.cuda_graphs is not None:
+    if enforce_eager:
+        graphs = _exact("CUDA graphs", 0, "exact", "--enforce-eager")
+    elif given.cuda_graphs is not None:
         graphs = _exact("CUDA graphs", given.cuda_graphs, "given", "--cuda-graph-bytes")
     else:
         layers = -(-shape.num_layers // pp)
@@ -138,7 +146,7 @@ def memory_budget(
         other = _exact("other (non-torch)", given.other, "given", "--other-bytes")
     else:
         other = _estimate("other (non-torch)", list(NON_TORCH_BYTES), "CUDA context, cuBLAS, NCCL")
-    return MemoryBudget(total_bytes, utilization, (weights, activation, graphs, other))
+    return MemoryBudget(total_bytes, utilization, (*items, activation, graphs, other))
 
 
 def _activation_peak(shape: ModelShape, batched_tokens: int, num_seqs: int, tp: int) -> BudgetItem:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from kvtwin.engine.sizing.drafter import Drafter
 from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError, ceil_div
 from kvtwin.engine.sizing.layer_spec import LayerSpec
 from kvtwin.engine.sizing.model_shape import ModelShape, pipeline_layers
@@ -17,11 +20,14 @@ def cache_layers(
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    drafter: Drafter | None = None,
+    num_drafts: int = 0,
 ) -> list[list[CacheLayer]]:
     """The layers of every pipeline rank that keep something, with their pages.
 
     In a hybrid with state layers the attention block grows until its page holds a state, and the state's page
-    is padded to it: one block holds one state (vLLM's start-up logs: 544 tokens for Qwen3-Next-80B).
+    is padded to it: one block holds one state (vLLM's start-up logs: 544 tokens for Qwen3-Next-80B). States are larger
+    where a step verifies ``num_drafts`` tokens; the layers of the ``drafter`` come last, with blocks of the same size.
     ValueError: unknown dtype, or sizes that tensor parallelism does not divide. SizingError: a rank without a cache.
     """
     specs = [layer.spec.on_rank(tensor_parallel_size) for layer in shape.layers]
@@ -29,7 +35,7 @@ def cache_layers(
         if layer.query_heads % tensor_parallel_size:
             raise ValueError(f"{layer.query_heads} heads do not divide by tensor parallel size {tensor_parallel_size}")
     token_bytes = [spec.token_bytes(kv_cache_dtype, shape.dtype) for spec in specs]
-    state_bytes = max((spec.sequence_state_bytes(shape.dtype) for spec in specs), default=0)
+    state_bytes = max((spec.sequence_state_bytes(shape.dtype, num_drafts) for spec in specs), default=0)
     attention_bytes = max(token_bytes)
     if state_bytes and not attention_bytes:
         raise SizingError(f"{shape.name}: models without any attention layer are not modelled")
@@ -37,7 +43,7 @@ def cache_layers(
         step = max(block_size, BLOCK_ALIGNMENT_TOKENS)
         block_size = ceil_div(ceil_div(state_bytes, attention_bytes), step) * step
     layers = [
-        _layer(spec, block_size, per_token, block_size * attention_bytes, shape.dtype)
+        _layer(spec, block_size, per_token, block_size * attention_bytes, shape.dtype, num_drafts)
         for spec, per_token in zip(specs, token_bytes, strict=True)
     ]
     ranks = [
@@ -46,10 +52,27 @@ def cache_layers(
     ]
     if not all(ranks):
         raise SizingError(f"{shape.name}: a pipeline rank has no layer with a cache, which is not modelled")
+    if drafter:
+        ranks[-1] += _draft_layers(drafter, block_size, kv_cache_dtype, tensor_parallel_size)
     return ranks
 
 
-def _layer(spec: LayerSpec, block_size: int, token_bytes: int, state_page_bytes: int, dtype: str) -> CacheLayer:
+def _draft_layers(
+    drafter: Drafter, block_size: int, kv_cache_dtype: str, tensor_parallel_size: int
+) -> list[CacheLayer]:
+    shape = drafter.shape
+    layers = []
+    for layer in shape.layers:
+        spec = layer.spec.on_rank(drafter.tensor_parallel_size or tensor_parallel_size)
+        token_bytes = spec.token_bytes(drafter.kv_cache_dtype or kv_cache_dtype, shape.dtype)
+        if spec.kind != "mlp":
+            layers.append(replace(_layer(spec, block_size, token_bytes, 0, shape.dtype, 0), is_draft=True))
+    return layers
+
+
+def _layer(
+    spec: LayerSpec, block_size: int, token_bytes: int, state_page_bytes: int, dtype: str, num_drafts: int
+) -> CacheLayer:
     if spec.kind == "mamba":
-        return CacheLayer(spec, block_size, spec.sequence_state_bytes(dtype), state_page_bytes)
+        return CacheLayer(spec, block_size, spec.sequence_state_bytes(dtype, num_drafts), state_page_bytes)
     return CacheLayer(spec, block_size, block_size * token_bytes, block_size * token_bytes)

@@ -83,6 +83,8 @@ class ModelShape:
     weight_format: WeightFormat | None
     """None: a quantisation whose bytes are not known; the weights must then be given in bytes."""
     quantization: str | None = None
+    num_mtp_layers: int = 1
+    """Modules for multi-token prediction in the checkpoint; one where it does not say."""
     mlp_activation_values: int
     """Values per token that the widest MLP of the model keeps at once, before tensor parallelism."""
     notes: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from typing import Any
 from kvtwin.experiments.api.given import given_options
 from kvtwin.experiments.options.size import SizeOptions
 from kvtwin.experiments.setup.sizing import resolve_sizing
+from kvtwin.experiments.setup.speculation import read_drafting
 from kvtwin.experiments.sizes.facts import size_facts
 from kvtwin.experiments.sizes.request_lengths import concurrency_facts, request_lengths
 
@@ -24,5 +25,5 @@ def size(**options: Any) -> dict[str, Any]:
     """
     read = given_options(SizeOptions, "kvtwin size", options)
     lengths = request_lengths(read)
-    result = resolve_sizing(read)
+    result = resolve_sizing(read, read_drafting(read.speculative_config, async_scheduling=read.async_scheduling))
     return size_facts(result.inputs, result, None) | concurrency_facts(result, lengths)

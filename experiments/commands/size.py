@@ -24,11 +24,13 @@ def run(options: SizeOptions) -> int:
     from kvtwin.engine.sizing.group_planning import SizingError
     from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
+    from kvtwin.experiments.setup.speculation import read_drafting
     from kvtwin.experiments.sizes.facts import size_facts
     from kvtwin.experiments.sizes.request_lengths import concurrency_facts, request_lengths
     from kvtwin.experiments.sizes.text import budget_parts, plan_parts
 
-    inputs = resolve_inputs(options)
+    drafting = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
+    inputs = resolve_inputs(options, drafting)
     lengths = request_lengths(options)
     error = None
     result = None

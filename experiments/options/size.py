@@ -19,12 +19,12 @@ _NO_SIZE = "does not change the size of the cache; use it with `kvtwin replay`"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeOptions(SizingOptions, FormatOptions, JsonOption):
+class SizeOptions(SizingOptions, SpeculationOptions, FormatOptions, JsonOption):
     """Trace."""
 
     REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED} | {
         flag: _NO_SIZE
-        for options in (EngineOptions, SpeculationOptions, HostMemoryOptions)
+        for options in (EngineOptions, HostMemoryOptions)
         for field in fields_of(options)
         for flag in (field.flag, *field.aliases)
     }

@@ -52,6 +52,11 @@ class SizingOptions:
     num_gpu_blocks_override: int | None = option(None, Whole("BLOCKS"), "use this many blocks, whatever fits in memory")
     kv_cache_memory_bytes: int | None = option(None, Bytes(), "memory of the KV cache per GPU, such as 10GiB")
     disable_hybrid_kv_cache_manager: bool = option(False, Switch(), "treat windows and chunks as full attention")
+    enforce_eager: bool = option(
+        False,
+        Switch(),
+        "no CUDA graphs: they take no memory, and a state model may have more sequences than blocks; step times stay",
+    )
     async_scheduling: bool = option(True, Switch(), "schedule a step while the previous one runs")
     enable_prefix_caching: bool | None = option(None, Switch(), "reuse the blocks of shared prefixes (default: on)")
     weight_bytes: int | None = option(None, Bytes(), "measured size of the weights per GPU, instead of a count")

@@ -27,6 +27,7 @@ ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "weight_bytes": (None, _MEASURED),
     "activation_peak_bytes": (None, _MEASURED),
     "cuda_graph_bytes": (None, _MEASURED),
+    "enforce_eager": (False, _MEASURED),
     "other_bytes": (None, _MEASURED),
 }
 """Options of a replay that a real run cannot follow, by name: the only value that they may have, and why."""

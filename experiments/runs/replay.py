@@ -71,8 +71,8 @@ def replay(
     ``observe`` makes an observer of the scheduler. What ``--events`` and ``--kv-events`` ask for is written into the
     folder ``events``. UserError: settings that cannot be.
     """
-    sizing = resolve_sizing(options)
-    speculation = read_drafting(options.speculative_config, async_scheduling=sizing.inputs.async_scheduling)
+    speculation = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
+    sizing = resolve_sizing(options, speculation)
     config = engine_config(options, sizing, speculation)
     step_time = step_time_model(options.step_time, sizing.inputs)
     link = host_link(options, sizing)

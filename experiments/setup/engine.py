@@ -95,6 +95,7 @@ def _cache_groups(plan: CachePlan, caches_prefixes: bool) -> tuple[CacheGroupSpe
             group.kind,
             plan.max_model_len if group.kind == "mamba" and not caches_prefixes else group.block_size,
             group.window_tokens,
+            is_eagle_group=group.has_draft_layers,
         )
         for group in plan.groups
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvtwin.engine.sizing.cache_plan import CachePlan, plan_cache
+from kvtwin.engine.sizing.cache_plan import CachePlan, check_state_blocks, plan_cache
+from kvtwin.engine.sizing.drafter import Drafter
 from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError
 from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES
 from kvtwin.engine.sizing.memory_budget import (
@@ -20,6 +21,8 @@ from kvtwin.experiments.catalogue.gpus import load_gpu
 from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.sizing import SizingOptions
+from kvtwin.experiments.setup.drafter import drafter_of
+from kvtwin.experiments.setup.speculation import Drafting
 from kvtwin.sim.gpu_spec import GpuSpec
 
 
@@ -43,6 +46,8 @@ class SizingInputs:
     auto_fit_max_model_len: bool
     max_num_batched_tokens: int
     max_num_seqs: int
+    num_drafts: int
+    enforce_eager: bool
     async_scheduling: bool
     enable_prefix_caching: bool
     num_gpu_blocks_override: int | None
@@ -63,25 +68,29 @@ class SizingResult:
     blocks_interval: tuple[int, int] | None
 
 
-def resolve_sizing(options: SizingOptions) -> SizingResult:
+def resolve_sizing(options: SizingOptions, drafting: Drafting | None = None) -> SizingResult:
     """The planned cache. UserError: a bad option, or vLLM's message where the server would not start."""
-    inputs = resolve_inputs(options)
+    inputs = resolve_inputs(options, drafting)
     try:
         return plan_sizing(inputs)
     except SizingError as error:
         raise UserError(str(error)) from None
 
 
-def resolve_inputs(options: SizingOptions) -> SizingInputs:
+def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> SizingInputs:
     """The options with defaults filled in. UserError: missing, contradictory or out of range."""
     if not options.model:
         raise UserError("--model is needed: a name from `kvtwin models` or a path to a config.json")
     if options.max_model_len == 0:
         raise UserError("--max-model-len: expected at least 1, or -1 for the longest that fits, got 0")
+    if options.enforce_eager and options.cuda_graph_bytes:
+        raise UserError("--cuda-graph-bytes: there are no CUDA graphs with --enforce-eager")
     shape = _with_dtype(load_model(options.model), options.dtype)
     shape = _with_state_dtypes(shape, options.mamba_cache_dtype, options.mamba_ssm_cache_dtype)
     gpu = load_gpu(options.gpu) if options.gpu else None
-    notes = list(shape.notes)
+    drafter, remark = drafter_of(drafting, shape)
+    num_drafts = drafting.speculation.num_speculative_tokens if drafting else 0
+    notes = [*shape.notes, *([f"drafter: {remark}"] if remark else [])]
     if options.block_size % 16:
         notes.append(f"block size {options.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
     if any(layer.spec.is_latent for layer in shape.layers) and options.block_size % 64:
@@ -97,8 +106,10 @@ def resolve_inputs(options: SizingOptions) -> SizingInputs:
             kv_cache_dtype=options.kv_cache_dtype,
             tensor_parallel_size=options.tensor_parallel_size,
             pipeline_parallel_size=options.pipeline_parallel_size,
+            drafter=drafter,
+            num_drafts=num_drafts,
         )
-        budgets = _budgets(options, shape, gpu, batched_tokens, num_seqs)
+        budgets = _budgets(options, shape, drafter, gpu, batched_tokens, num_seqs)
     except ModelConfigError as error:
         raise UserError(f"{error} (--weight-bytes)") from None
     except ValueError as error:
@@ -121,6 +132,8 @@ def resolve_inputs(options: SizingOptions) -> SizingInputs:
         auto_fit_max_model_len=options.max_model_len == -1,
         max_num_batched_tokens=batched_tokens,
         max_num_seqs=num_seqs,
+        num_drafts=num_drafts,
+        enforce_eager=options.enforce_eager,
         async_scheduling=options.async_scheduling,
         enable_prefix_caching=options.enable_prefix_caching is not False,
         num_gpu_blocks_override=options.num_gpu_blocks_override,
@@ -140,8 +153,10 @@ def plan_sizing(inputs: SizingInputs) -> SizingResult:
         auto_fit_max_model_len=inputs.auto_fit_max_model_len,
         num_gpu_blocks_override=inputs.num_gpu_blocks_override,
         disable_hybrid_kv_cache_manager=inputs.disable_hybrid_kv_cache_manager,
-        mamba_blocks=2 if inputs.enable_prefix_caching else 1,
+        mamba_blocks=(2 if inputs.enable_prefix_caching else 1) + inputs.num_drafts,
     )
+    if not inputs.enforce_eager:
+        check_state_blocks(plan, inputs.max_num_seqs)
     interval = None
     if inputs.budgets and inputs.num_gpu_blocks_override is None:
         pairs = list(zip(inputs.budgets, plan.block_bytes, strict=True))
@@ -183,7 +198,12 @@ def _batch_limits(options: SizingOptions, gpu: GpuSpec | None, notes: list[str])
 
 
 def _budgets(
-    options: SizingOptions, shape: ModelShape, gpu: GpuSpec | None, batched_tokens: int, num_seqs: int
+    options: SizingOptions,
+    shape: ModelShape,
+    drafter: Drafter | None,
+    gpu: GpuSpec | None,
+    batched_tokens: int,
+    num_seqs: int,
 ) -> tuple[MemoryBudget, ...]:
     if options.kv_cache_memory_bytes is not None:
         return ()
@@ -207,6 +227,8 @@ def _budgets(
             tensor_parallel_size=options.tensor_parallel_size,
             pipeline_parallel_size=options.pipeline_parallel_size,
             rank=rank,
+            drafter=drafter,
+            enforce_eager=options.enforce_eager,
             given=given,
         )
         for rank in range(options.pipeline_parallel_size)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from kvtwin.engine.sizing.layer_spec import KV_CACHE_DTYPES
 from kvtwin.engine.speculation import Speculation
 from kvtwin.experiments.errors import UserError
 from kvtwin.sim.draft_acceptance import DraftAcceptance
@@ -22,22 +23,22 @@ _DECIDING_KEYS = (
     "rejection_sample_method",
     "synthetic_acceptance_rates",
     "synthetic_acceptance_length",
+    "model",
+    "draft_tensor_parallel_size",
+    "kv_cache_dtype",
 )
 
 _KEYS_WITHOUT_EFFECT = (
-    "model",
     "revision",
     "code_revision",
     "quantization",
     "max_model_len",
     "tensor_parallel_size",
-    "draft_tensor_parallel_size",
     "draft_sample_method",
     "draft_load_config",
     "draft_lm_head_quantization",
     "moe_backend",
     "attention_backend",
-    "kv_cache_dtype",
     "enforce_eager",
     "disable_padded_drafter_batch",
     "use_local_argmax_reduction",
@@ -66,6 +67,12 @@ class Drafting:
     speculation: Speculation
     acceptance_rates: tuple[float, ...] | None
     """Probability that the first, the first two, ... drafts are right; None where only the workload can tell."""
+    model: str | None
+    """The drafter's name, or the path of its config.json."""
+    tensor_parallel_size: int | None
+    """GPUs of the drafter; None: as many as the target's."""
+    kv_cache_dtype: str | None
+    """None: the target's."""
     ignored: tuple[str, ...]
     """Keys that were given and make no difference."""
 
@@ -79,7 +86,7 @@ class Drafting:
         accepted = "as listed in the workload" if rates is None else ", ".join(f"{rate:g}" for rate in rates)
         return (
             f"speculation: {self.speculation.method}, {self.speculation.num_speculative_tokens} drafts, "
-            f"accepted {accepted}; drafting takes no time and no memory"
+            f"accepted {accepted}; drafting takes no time"
             + (f"; no effect: {', '.join(self.ignored)}" if self.ignored else "")
         )
 
@@ -113,7 +120,20 @@ def read_drafting(text: str | None, *, async_scheduling: bool) -> Drafting | Non
     if method == "suffix" and async_scheduling:
         raise UserError(f"{_FLAG}: vLLM schedules suffix decoding synchronously: add --no-async-scheduling")
     ignored = tuple(key for key in values if key in _KEYS_WITHOUT_EFFECT)
-    return Drafting(speculation, _acceptance_rates(values, num_drafts), ignored)
+    rates = _acceptance_rates(values, num_drafts)
+    return Drafting(speculation, rates, *_drafter(values), ignored)
+
+
+def _drafter(values: dict[str, Any]) -> tuple[str | None, int | None, str | None]:
+    """The drafter's name, GPUs and cache dtype; None where they are not given."""
+    model, gpus, dtype = (values.get(key) for key in ("model", "draft_tensor_parallel_size", "kv_cache_dtype"))
+    if model is not None and not isinstance(model, str):
+        raise UserError(f"{_FLAG}: model: expected a name, got {model!r}")
+    if gpus is not None and (type(gpus) is not int or gpus < 1):
+        raise UserError(f"{_FLAG}: draft_tensor_parallel_size: expected 1 or more, got {gpus!r}")
+    if dtype is not None and dtype not in KV_CACHE_DTYPES:
+        raise UserError(f"{_FLAG}: kv_cache_dtype: expected one of {', '.join(KV_CACHE_DTYPES)}, got {dtype!r}")
+    return model, gpus, dtype
 
 
 def _acceptance_rates(values: dict[str, Any], num_drafts: int) -> tuple[float, ...] | None:

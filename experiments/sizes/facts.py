@@ -43,6 +43,7 @@ def size_facts(inputs: SizingInputs, result: SizingResult | None, error: SizingE
         "notes": list(inputs.notes),
         "error": str(error) if error else None,
         "suggested_max_model_len": error.suggested_max_model_len if error else None,
+        "suggested_max_num_seqs": error.suggested_max_num_seqs if error else None,
     }
     if result is None:
         return data

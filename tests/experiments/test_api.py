@@ -276,7 +276,7 @@ def test_options_from_a_file(mooncake, tmp_path):
         ({"request_rate": 1.0, "rate_scale": 2.0}, ["--request-rate=1", "--rate-scale=2"]),
         ({"goodput": ["ttft"]}, ["--goodput=ttft"]),
         ({"gpu": "h2000", "num_gpu_blocks_override": None}, ["--gpu=h2000"]),
-        ({"enforce_eager": True}, ["--enforce-eager"]),
+        ({"compilation_config": 3}, ["--compilation-config=3"]),
         ({"events": True}, ["--events"]),
         ({"num_gpu_blocks_override": 4}, ["--num-gpu-blocks-override=4"]),
         ({"warmup_requests": 20}, ["--warmup-requests=20"]),

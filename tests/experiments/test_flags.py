@@ -10,7 +10,6 @@ from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.host_memory import HostMemoryOptions
 from kvtwin.experiments.options.refused import NOT_MODELLED
 from kvtwin.experiments.options.replay import ReplayOptions
-from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.setup.engine import flag_of
 from tests.experiments.conftest import SMALL_SERVER
 
@@ -114,9 +113,7 @@ def test_short_forms_are_refused_like_the_long_ones(replay, size):
         run("-q", "fp8").complains("-q: the quantisation is read from the model's config.json")
 
 
-ENGINE_FLAGS = [
-    field.flag for options in (EngineOptions, SpeculationOptions, HostMemoryOptions) for field in fields_of(options)
-]
+ENGINE_FLAGS = [field.flag for options in (EngineOptions, HostMemoryOptions) for field in fields_of(options)]
 
 
 @pytest.mark.parametrize("flag", ENGINE_FLAGS)

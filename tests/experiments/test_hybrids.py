@@ -167,3 +167,55 @@ def test_more_long_requests_run_at_once_with_the_hybrid_manager(kvtwin, native):
 def test_retention_intervals_that_vllm_refuses(kvtwin, chat, model, options, words):
     flag = "--prefix-cache-retention-interval"
     kvtwin("replay", chat, *SERVER, "--model", model, flag, *options).complains(f"{flag}: ", *words)
+
+
+class TestMoreSequencesThanBlocks:
+    """vLLM does not start a model with states that has more sequences than blocks, for its CUDA graphs."""
+
+    words = ("--model", "NVIDIA-Nemotron-Nano-9B-v2", "--num-gpu-blocks-override", 184, "--max-model-len", 2048)
+    reason = "max_num_seqs (256) exceeds available Mamba cache blocks (184)."
+
+    @pytest.fixture
+    def servers(self, chat):
+        """Commands that plan a server."""
+        limit = ("limit", chat, "--request-rate", 5)
+        return [("size",), ("replay", chat), limit]
+
+    def test_every_command_says_why_and_how_many_start(self, kvtwin, servers):
+        for command in servers:
+            outcome = kvtwin(*command, *self.words, "--gpu", "l40s", *(("--json",) if command != ("size",) else ()))
+            assert outcome.code == 2, outcome
+            assert f"kvtwin: error: {self.reason}" in outcome.err
+            assert "--max-num-seqs 184 starts" in outcome.err
+
+    def test_a_sweep_tells_it_of_its_point(self, kvtwin, chat, tmp_path):
+        spec = tmp_path / "sweep.yaml"
+        options = "model: NVIDIA-Nemotron-Nano-9B-v2, num-gpu-blocks-override: 184, max-model-len: 2048, gpu: l40s"
+        spec.write_text(f"trace: {chat}\noptions: {{{options}}}\naxes: {{max-num-seqs: [184, 185]}}\n")
+        outcome = kvtwin("sweep", spec, "--json", "--workers", 1)
+        held, refused = json.loads(outcome.out)
+        assert outcome.code == 1
+        assert "error" not in held
+        assert "max_num_seqs (185) exceeds available Mamba cache blocks (184)" in refused["error"]
+
+    def test_as_many_as_blocks_start(self, kvtwin):
+        for num_seqs, code in ((184, 0), (185, 2)):
+            outcome = kvtwin("size", *self.words, "--max-num-seqs", num_seqs, "--json")
+            assert outcome.code == code
+            assert json.loads(outcome.out)["suggested_max_num_seqs"] == (184 if code else None)
+
+    def test_without_cuda_graphs_any_number_starts(self, kvtwin, chat):
+        for command in (("size",), ("replay", chat)):
+            assert kvtwin(*command, *self.words, "--gpu", "l40s", "--enforce-eager").code == 0
+
+    def test_without_states_any_number_starts(self, kvtwin):
+        words = ("--model", "Llama-3.1-8B", *self.words[2:])
+        assert kvtwin("size", *words, "--max-num-seqs", 1000).code == 0
+
+
+def test_without_cuda_graphs_they_take_no_memory(kvtwin):
+    words = ("size", "--model", "Llama-3.1-8B", "--gpu", "h100", "--enforce-eager")
+    (budget,) = json.loads(kvtwin(*words, "--json").out)["budgets"]
+    (graphs,) = [item for item in budget["items"] if item["name"] == "CUDA graphs"]
+    assert (graphs["bytes"], graphs["high_bytes"], graphs["source"]) == (0, 0, "exact")
+    kvtwin(*words, "--cuda-graph-bytes", "1GiB").complains("--cuda-graph-bytes: there are no CUDA graphs")

@@ -171,6 +171,7 @@ def test_the_table_of_groups(capsys):
 def test_states_are_planned_as_the_real_planner_does(capsys):
     """vLLM 0.33.0's planner, asked with a page of 672 x 4,096 bytes for each layer of states."""
     options = ["--model", "NVIDIA-Nemotron-Nano-9B-v2", "--max-num-batched-tokens", "8192"]
+    options += ["--max-num-seqs", "256"]
     data = json.loads(run(capsys, *options, "--kv-cache-memory-bytes", "4GiB", "--json")[1])
     assert data["num_blocks"] == 390
     groups = [(group["kind"], group["block_size"], len(group["layers"])) for group in data["groups"]]
@@ -187,9 +188,8 @@ def test_states_in_other_dtypes(capsys):
     state, ssm = 3 * 12288, 128 * 80 * 128
 
     def block_size(*options):
-        out = run(
-            capsys, "--model", "NVIDIA-Nemotron-Nano-9B-v2", "--kv-cache-memory-bytes", "9GiB", "--json", *options
-        )
+        given = ("--kv-cache-memory-bytes", "9GiB", "--max-num-seqs", "128", *options)
+        out = run(capsys, "--model", "NVIDIA-Nemotron-Nano-9B-v2", "--json", *given)
         return json.loads(out[1])["groups"][0]["block_size"]
 
     def rounded(num_bytes, token_bytes=4096):
