@@ -1,20 +1,26 @@
 """The block pool: every KV cache block there is, who holds it, and in which order free ones are handed out.
 
-Rules: specification, section 1. Block ids are ints; all state is a few int arrays indexed by block id and one dict.
+Rules: specification, section 1. What is done to the blocks is in :mod:`kvtwin.engine.compiled.pool_functions`, for few
+blocks interpreted, for many as machine code, over the same memory.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from kvtwin.engine.compiled import pool_functions
+from kvtwin.engine.compiled.arrays import NUM_EVICTIONS, NUM_FREE, NUM_HASHED, NUM_KEYS, PoolArrays
+from kvtwin.engine.compiled.entry_points import table_of
+from kvtwin.engine.compiled.key_table import find, table_length
+from kvtwin.engine.compiled.machine_code import MachineCode, machine_code
+from kvtwin.engine.compiled.pool_functions import DONE, NO_KEY, NULL_BLOCK
 from kvtwin.engine.pool_listener import PoolListener, TablePart
 
-NULL_BLOCK = 0
-"""Block 0 fills table positions that hold nothing. It is never allocated, freed, touched or cached."""
+__all__ = ["NO_KEY", "NULL_BLOCK", "BlockPool", "KeyMap"]
 
-NO_KEY = 0
-"""The key of a block that no prompt can hit. Real keys are any other int."""
+MANY_BLOCKS = 24
+"""From so many on, calling machine code is faster than interpreting."""
 
 
 class BlockPool:
@@ -37,26 +43,31 @@ class BlockPool:
         if num_blocks < 2:
             raise ValueError(f"num_blocks: expected at least 2 (one is the null block), got {num_blocks}")
         self.num_blocks = num_blocks
-        self.num_usable_blocks = self.num_free_blocks = num_blocks - 1
-        self.num_evictions = 0
-        """Blocks that lost their key because they were handed out again."""
-        self.num_hashed_blocks = 0
-        """Blocks that have a key."""
+        self.num_usable_blocks = num_blocks - 1
         self.listeners: list[PoolListener] = []
         """Who is told what becomes of blocks. While it is empty, nothing is done for it."""
-        self._evictions: list[tuple[int, int]] = []
-        """Blocks that :meth:`allocate` evicts, and the keys that they lose, for the listeners."""
         self.ref_counts = array("q", [0]) * num_blocks
         self.keys = array("q", [NO_KEY]) * num_blocks
-        # The free queue is a ring through a sentinel, whose index is num_blocks.
-        self._next = array("q", (*range(1, num_blocks + 1), 1))
-        self._previous = array("q", (num_blocks, num_blocks, *range(1, num_blocks)))
-        self._block_of_key: dict[int, int] = {}
-        self.find: Callable[[int], int | None] = self._block_of_key.get
-        """The block that caches a key, the oldest of several; None if there is none."""
-        # Ring of blocks with an equal key; a block alone points to itself.
-        self._next_same = array("q", range(num_blocks))
-        self._previous_same = array("q", range(num_blocks))
+        self.arrays = PoolArrays(
+            counts=array("q", [self.num_usable_blocks, 0, 0, 0]),
+            ref_counts=self.ref_counts,
+            keys=self.keys,
+            next=array("q", (*range(1, num_blocks + 1), 1)),
+            previous=array("q", (num_blocks, num_blocks, *range(1, num_blocks))),
+            next_same=array("q", range(num_blocks)),
+            previous_same=array("q", range(num_blocks)),
+            table=array("q", [NULL_BLOCK]) * table_length(num_blocks),
+        )
+        """The memory of all of this, which nobody else changes but through the functions."""
+        self.find = KeyMap(self.arrays)
+        self._blocks = array("q", [0]) * num_blocks
+        self._lost_keys = array("q", [0]) * num_blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that nobody holds."""
+        free: int = self.arrays.counts[NUM_FREE]
+        return free
 
     @property
     def num_used_blocks(self) -> int:
@@ -64,9 +75,26 @@ class BlockPool:
         return self.num_usable_blocks - self.num_free_blocks
 
     @property
+    def num_evictions(self) -> int:
+        """Blocks that lost their key because they were handed out again."""
+        evictions: int = self.arrays.counts[NUM_EVICTIONS]
+        return evictions
+
+    @num_evictions.setter
+    def num_evictions(self, number: int) -> None:
+        self.arrays.counts[NUM_EVICTIONS] = number
+
+    @property
+    def num_hashed_blocks(self) -> int:
+        """Blocks that have a key."""
+        hashed: int = self.arrays.counts[NUM_HASHED]
+        return hashed
+
+    @property
     def num_cached_keys(self) -> int:
         """Distinct keys that a prompt can hit."""
-        return len(self._block_of_key)
+        keys: int = self.arrays.counts[NUM_KEYS]
+        return keys
 
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks from the front of the free queue, evicting what they cached.
@@ -75,34 +103,25 @@ class BlockPool:
         """
         if count > self.num_free_blocks:
             raise ValueError(f"allocate: {count} blocks asked for, {self.num_free_blocks} free")
-        successor, keys, ref_counts = self._next, self.keys, self.ref_counts
-        sentinel = self.num_blocks
-        block_ids, block = [], successor[sentinel]
-        for _ in range(count):
-            block_ids.append(block)
-            ref_counts[block] = 1
-            if keys[block] != NO_KEY:
-                self._evict(block)
-            block = successor[block]
-        successor[sentinel] = block
-        self._previous[block] = sentinel
-        self.num_free_blocks -= count
+        blocks, lost_keys = self._blocks, self._lost_keys
+        if code := _code_for(count):
+            table = table_of(self.arrays)
+            code.allocate(_address(table), count, _address(blocks), _address(lost_keys))
+        else:
+            pool_functions.allocate(self.arrays, count, blocks, 0, lost_keys)
+        block_ids = blocks[:count].tolist()
         if self.listeners:
             self._tell_taken(block_ids)
         return block_ids
 
     def touch(self, block_ids: Sequence[int]) -> None:
         """Hold ``block_ids`` once more; free ones leave the queue from wherever they stand in it."""
-        ref_counts, successor, predecessor = self.ref_counts, self._next, self._previous
-        for block in block_ids:
-            if block == NULL_BLOCK:
-                continue
-            if ref_counts[block] == 0:
-                after, before = successor[block], predecessor[block]
-                successor[before] = after
-                predecessor[after] = before
-                self.num_free_blocks -= 1
-            ref_counts[block] += 1
+        if code := _code_for(len(block_ids)):
+            blocks = array("q", block_ids)
+            table = table_of(self.arrays)
+            code.touch(_address(table), *blocks.buffer_info())
+        else:
+            pool_functions.touch(self.arrays, block_ids, 0, len(block_ids))
         for listener in self.listeners:
             listener.touched(block_ids)
 
@@ -111,33 +130,24 @@ class BlockPool:
 
         Raises ValueError, changing nothing, when a block would be freed more often than it is held.
         """
-        ref_counts, keys = self.ref_counts, self.keys
-        without_key: list[int] = []
-        with_key: list[int] = []
-        for position, block in enumerate(block_ids):
-            if block == NULL_BLOCK:
-                continue
-            if ref_counts[block] == 0:
-                for freed in block_ids[:position]:
-                    if freed != NULL_BLOCK:
-                        ref_counts[freed] += 1
-                raise ValueError(f"free: block {block} is not held (freed twice?)")
-            ref_counts[block] -= 1
-            if ref_counts[block] == 0:
-                (without_key if keys[block] == NO_KEY else with_key).append(block)
-        self._insert_after(self.num_blocks, without_key)
-        self._insert_after(self._previous[self.num_blocks], with_key)
-        self.num_free_blocks += len(without_key) + len(with_key)
+        if code := _code_for(len(block_ids)):
+            blocks = array("q", block_ids)
+            table = table_of(self.arrays)
+            not_held = code.free(_address(table), *blocks.buffer_info())
+        else:
+            not_held = pool_functions.free(self.arrays, block_ids, 0, len(block_ids), 1)
+        if not_held != DONE:
+            raise ValueError(f"free: block {not_held} is not held (freed twice?)")
         for listener in self.listeners:
             listener.freed(block_ids)
 
     def blocks_with_key(self, key: int) -> list[int]:
         """All blocks that cache ``key``, oldest registration first."""
-        first = self._block_of_key.get(key)
+        first = self.find(key)
         if first is None:
             return []
         blocks = [first]
-        while (block := self._next_same[blocks[-1]]) != first:
+        while (block := self.arrays.next_same[blocks[-1]]) != first:
             blocks.append(block)
         return blocks
 
@@ -146,17 +156,15 @@ class BlockPool:
 
         ``part`` tells the listeners where in whose table they stand.
         """
-        block_of_key, own_keys = self._block_of_key, self.keys
-        for block, key in zip(block_ids, keys, strict=True):
-            own_keys[block] = key
-            oldest = block_of_key.setdefault(key, block)
-            if oldest != block:
-                newest = self._previous_same[oldest]
-                self._next_same[newest] = block
-                self._previous_same[block] = newest
-                self._next_same[block] = oldest
-                self._previous_same[oldest] = block
-        self.num_hashed_blocks += len(block_ids)
+        count = len(block_ids)
+        if count != len(keys):
+            raise ValueError(f"register: {count} blocks and {len(keys)} keys")
+        if code := _code_for(count):
+            blocks, named = array("q", block_ids), array("q", keys)
+            table = table_of(self.arrays)
+            code.register(_address(table), _address(blocks), _address(named), count)
+        else:
+            pool_functions.register(self.arrays, block_ids, keys, 0, count)
         for listener in self.listeners:
             listener.registered(block_ids, keys, part)
 
@@ -167,11 +175,13 @@ class BlockPool:
         """
         if self.num_used_blocks:
             return False
-        self.keys = array("q", [NO_KEY]) * self.num_blocks
-        self._next_same = array("q", range(self.num_blocks))
-        self._previous_same = array("q", range(self.num_blocks))
-        self._block_of_key.clear()
-        self.num_hashed_blocks = 0
+        arrays = self.arrays
+        for block in range(self.num_blocks):
+            arrays.keys[block] = NO_KEY
+            arrays.next_same[block] = arrays.previous_same[block] = block
+        for place in range(len(arrays.table)):
+            arrays.table[place] = NULL_BLOCK
+        arrays.counts[NUM_HASHED] = arrays.counts[NUM_KEYS] = 0
         for listener in self.listeners:
             listener.cleared()
         return True
@@ -179,47 +189,60 @@ class BlockPool:
     def free_queue(self) -> list[int]:
         """Ids of the free blocks, the one handed out next first."""
         queue = []
-        block = self._next[self.num_blocks]
+        block = self.arrays.next[self.num_blocks]
         while block != self.num_blocks:
             queue.append(block)
-            block = self._next[block]
+            block = self.arrays.next[block]
         return queue
 
-    def _evict(self, block: int) -> None:
-        key = self.keys[block]
-        self.keys[block] = NO_KEY
-        self.num_evictions += 1
-        self.num_hashed_blocks -= 1
-        if self.listeners:
-            self._evictions.append((block, key))
-        successor = self._next_same[block]
-        if successor == block:
-            del self._block_of_key[key]
-            return
-        predecessor = self._previous_same[block]
-        self._next_same[predecessor] = successor
-        self._previous_same[successor] = predecessor
-        self._next_same[block] = self._previous_same[block] = block
-        if self._block_of_key[key] == block:
-            self._block_of_key[key] = successor
-
     def _tell_taken(self, block_ids: Sequence[int]) -> None:
-        evictions, self._evictions = self._evictions, []
-        for block, key in evictions:
-            for listener in self.listeners:
-                listener.evicted(block, key)
+        for block, key in zip(block_ids, self._lost_keys, strict=False):
+            if key != NO_KEY:
+                for listener in self.listeners:
+                    listener.evicted(block, key)
         for listener in self.listeners:
             listener.taken(block_ids)
 
-    def _insert_after(self, block: int, block_ids: Sequence[int]) -> None:
-        """Put ``block_ids``, keeping their order, behind ``block`` (or the sentinel) in the free queue."""
-        if not block_ids:
-            return
-        successor, predecessor = self._next, self._previous
-        end = successor[block]
-        for inserted in block_ids:
-            successor[block] = inserted
-            predecessor[inserted] = block
-            block = inserted
-        successor[block] = end
-        predecessor[end] = block
+
+class KeyMap:
+    """The block that caches a key, the oldest of several; None if there is none."""
+
+    def __init__(self, pool: PoolArrays) -> None:
+        self._pool = pool
+
+    def __call__(self, key: int) -> int | None:
+        return find(self._pool, key) or None
+
+    def leading(self, keys: Sequence[int], end: int) -> list[int]:
+        """Blocks of the first ``end`` keys, up to the first that has none."""
+        end = min(end, len(keys))
+        if end <= 0 or not find(self._pool, keys[0]):
+            return []
+        if code := _code_for(end):
+            found = array("q", keys[:end])
+            table = table_of(self._pool)
+            number = code.find_leading(_address(table), _address(found), end, _address(found))
+        else:
+            found = array("q", bytes(8 * end))
+            number = pool_functions.find_leading(self._pool, keys, 0, end, found)
+        return found[:number].tolist()
+
+    def all(self, keys: Sequence[int]) -> list[int | None]:
+        """The block of each key."""
+        count = len(keys)
+        if not (code := _code_for(count)):
+            return [self(key) for key in keys]
+        found = array("q", keys)
+        table = table_of(self._pool)
+        code.find_all(_address(table), _address(found), count, _address(found))
+        return [block or None for block in found]
+
+
+def _code_for(num_blocks: int) -> MachineCode | None:
+    """Machine code, if there is any and calling it for ``num_blocks`` is worth its while."""
+    return machine_code() if num_blocks >= MANY_BLOCKS else None
+
+
+def _address(numbers: array[int]) -> int:
+    """Where ``numbers`` lie, which must outlive the call that is told."""
+    return numbers.buffer_info()[0]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 
+from kvtwin.engine.block_pool import KeyMap
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.request import BlockTables
 from kvtwin.engine.settings import EngineSettings
 
 FindBlock = Callable[[int], int | None]
 """The block that caches a key, None if there is none."""
+
+_AT_ONCE = 64
+"""Keys that are looked up together where it is not known how many will be needed."""
 
 
 class CacheGroup(ABC):
@@ -86,14 +89,8 @@ class CacheGroup(ABC):
 
 def leading_blocks(keys: Sequence[Sequence[int]], start: int, end: int, find: FindBlock) -> BlockTables:
     """Blocks that cache keys ``start`` to ``end`` of every group, up to the first that some group has not."""
-    if len(keys) == 1:  # the same as below, for speed
-        table: list[int] = []
-        for key in islice(keys[0], start, end):
-            block = find(key)
-            if block is None:
-                break
-            table.append(block)
-        return [table]
+    if len(keys) == 1 and isinstance(find, KeyMap):  # the same as below, for speed
+        return [find.leading(keys[0][start:end] if start else keys[0], end - start)]
     tables: BlockTables = [[] for _ in keys]
     for group_keys in zip(*(group_keys[start:end] for group_keys in keys), strict=True):
         blocks = [block for block in map(find, group_keys) if block is not None]
@@ -102,3 +99,12 @@ def leading_blocks(keys: Sequence[Sequence[int]], start: int, end: int, find: Fi
         for table, block in zip(tables, blocks, strict=True):
             table.append(block)
     return tables
+
+
+def blocks_backwards(keys: Sequence[int], end: int, find: FindBlock) -> Iterator[int | None]:
+    """The block that caches each of the first ``end`` keys, the last of them first."""
+    if not isinstance(find, KeyMap):
+        yield from map(find, reversed(keys[:end]))
+        return
+    for behind in range(end, 0, -_AT_ONCE):
+        yield from reversed(find.all(keys[max(0, behind - _AT_ONCE) : behind]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from kvtwin.engine.block_pool import NULL_BLOCK
-from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock
+from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock, blocks_backwards
 from kvtwin.engine.request import BlockTables
 
 
@@ -32,8 +32,9 @@ class SlidingWindowGroup(CacheGroup):
         tables = [[NULL_BLOCK] * num_blocks for _ in keys]
         alignment_blocks, tail_blocks = self.alignment_blocks, self._tail_blocks
         run = 0
-        for index in range(num_blocks - 1, -1, -1):
-            blocks = [block for group_keys in keys if (block := find(group_keys[index])) is not None]
+        found = zip(*(blocks_backwards(group_keys, num_blocks, find) for group_keys in keys), strict=True)
+        for index, block_per_group in zip(range(num_blocks - 1, -1, -1), found, strict=True):
+            blocks = [block for block in block_per_group if block is not None]
             if len(blocks) < len(keys):
                 run = 0
                 continue

@@ -1,12 +1,16 @@
 """The block pool against a naive model of it: a list for the queue, a dict of lists for the map."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
+from kvtwin.engine import block_pool
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from kvtwin.engine.compiled.key_table import home_of, table_length
+from kvtwin.engine.compiled.machine_code import machine_code
 from kvtwin.engine.pool_listener import PoolListener
 from tests.parts import examples
 
@@ -201,7 +205,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_free_blocks == len(self.model.queue)
         assert self.pool.num_used_blocks == sum(count > 0 for count in self.model.references.values())
         # The queue as it is walked backwards.
-        previous = self.pool._previous
+        previous = self.pool.arrays.previous
         backwards, block = [], previous[self.num_blocks]
         while block != self.num_blocks:
             backwards.append(block)
@@ -227,6 +231,22 @@ class PoolMachine(RuleBasedStateMachine):
 
 PoolMachine.TestCase.settings = examples(150, stateful_step_count=40)
 TestPool = PoolMachine.TestCase
+
+
+class MachineCodePool(PoolMachine):
+    """The same, and every call is machine code."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(block_pool, "MANY_BLOCKS", 0)
+
+    def teardown(self):
+        self.patch.undo()
+
+
+MachineCodePool.TestCase.settings = examples(150, stateful_step_count=40)
+TestMachineCode = pytest.mark.skipif(machine_code() is None, reason="nothing is compiled")(MachineCodePool.TestCase)
 
 
 def test_a_new_pool():
@@ -312,3 +332,23 @@ def test_of_equal_blocks_the_oldest_that_is_left_is_found(evicted):
     assert (pool.num_cached_keys, pool.num_hashed_blocks) == (1, 2)
     pool.register([blocks[evicted]], [7])
     assert pool.blocks_with_key(7) == [*others, blocks[evicted]]
+
+
+def test_keys_that_fall_together_are_told_apart():
+    """Many keys with one home in the key table, put there and evicted in every order, against a dict."""
+    num_blocks = 40
+    mask = table_length(num_blocks) - 1
+    keys = [key for key in range(1, 10**6) if home_of(key, mask) in (mask, 0)][: num_blocks - 1]
+    random = Random(1)
+    for _ in range(50):
+        pool = BlockPool(num_blocks)
+        blocks = pool.allocate(num_blocks - 1)
+        pool.register(blocks, keys)
+        random.shuffle(blocks)
+        expected = {pool.keys[block]: block for block in blocks}
+        pool.free(blocks)
+        for block in blocks:
+            assert pool.allocate(1) == [block]
+            expected = {key: other for key, other in expected.items() if other != block}
+            assert [pool.find(key) for key in keys] == [expected.get(key) for key in keys]
+            assert pool.find.all(keys) == [expected.get(key) for key in keys]

@@ -212,7 +212,6 @@ def test_where_memory_never_binds_all_policies_hit_the_same(config, sessions):
 def as_if_never_pinned(scheduler):
     """What the next step would be if all pins had been released before it: preempted, running and first admitted."""
     twin = copy.deepcopy(scheduler)
-    twin.kv_cache.pool.find = twin.kv_cache.pool._block_of_key.get
     twin.retention.release_all()
     return gist(twin.schedule())
 

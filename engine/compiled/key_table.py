@@ -1,0 +1,69 @@
+"""From key to block: an open-addressing hash table in an array (linear probing, deletion by shifting back).
+
+A place holds the oldest block that has a key, or 0; the key itself is the block's. The table is at least twice as long
+as there are blocks, a power of two, so that probing always ends.
+"""
+
+from __future__ import annotations
+
+from kvtwin.engine.compiled.arrays import PoolArrays
+from kvtwin.engine.compiled.marks import compilable
+
+_EMPTY = 0
+_HASH_BITS = 32
+_MULTIPLIER = 0x61C88647  # 2**32 divided by the golden ratio squared; the product stays below 2**63
+_LOW = 0xFFFFFFFF
+
+
+def table_length(num_blocks: int) -> int:
+    """Places that a pool of ``num_blocks`` needs."""
+    return 1 << (2 * num_blocks - 1).bit_length()
+
+
+@compilable
+def home_of(key: int, mask: int) -> int:
+    """The place where the search for ``key`` begins."""
+    folded = (key ^ (key >> _HASH_BITS)) & _LOW
+    product = folded * _MULTIPLIER & _LOW
+    return (product ^ (product >> 15)) & mask
+
+
+@compilable
+def find(pool: PoolArrays, key: int) -> int:
+    """The oldest block that caches ``key``; 0 if there is none."""
+    table, keys = pool.table, pool.keys
+    mask = len(table) - 1
+    place = home_of(key, mask)
+    block = table[place]
+    while block != _EMPTY and keys[block] != key:
+        place = (place + 1) & mask
+        block = table[place]
+    return block
+
+
+@compilable
+def place_of(pool: PoolArrays, key: int) -> int:
+    """The place that holds ``key``, or the empty one where it belongs."""
+    table, keys = pool.table, pool.keys
+    mask = len(table) - 1
+    place = home_of(key, mask)
+    while table[place] != _EMPTY and keys[table[place]] != key:
+        place = (place + 1) & mask
+    return place
+
+
+@compilable
+def clear_place(pool: PoolArrays, place: int) -> None:
+    """Empty ``place``; entries behind it that were pushed past their home move up."""
+    table, keys = pool.table, pool.keys
+    mask = len(table) - 1
+    hole = place
+    block = table[(place + 1) & mask]
+    place = (place + 1) & mask
+    while block != _EMPTY:
+        if (place - home_of(keys[block], mask)) & mask >= (place - hole) & mask:
+            table[hole] = block
+            hole = place
+        place = (place + 1) & mask
+        block = table[place]
+    table[hole] = _EMPTY
