@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEV_STAMP := $(VENV)/.dev-installed
 CORE_STAMP := $(VENV)/.core-installed
 
-.PHONY: demo test test-rest test-all lint parity figures clean
+.PHONY: demo test test-rest test-all lint parity figures accuracy clean
 
 demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
@@ -32,10 +32,13 @@ N ?= 300
 parity: $(DEV_STAMP)
 	$(BIN)/python -m tests.parity.fresh --count $(N) $(if $(SEED),--seed $(SEED))
 
-# The figures of docs/accuracy.md, from the public traces.
+# The figures of docs/accuracy.md, from the public traces: of whole traces, and beside measured servers.
 TRACES ?= ../shared/traces
 figures: $(CORE_STAMP)
 	$(BIN)/python -m tests.figures $(TRACES)
+
+accuracy: $(CORE_STAMP)
+	$(BIN)/python -m tests.accuracy $(TRACES)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

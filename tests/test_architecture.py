@@ -65,6 +65,7 @@ FLOORS = (
     {"options"},
     {"setup"},
     {"sizes", "traces", "misses", "records"},
+    {"server_runs"},
     {"runs"},
     {"sweeps"},
     {"pictures"},

@@ -1,0 +1,206 @@
+"""Write the comparison with measured servers into docs/accuracy.md and README.md: ``make accuracy [TRACES=DIR]``.
+
+Every public run is shown with every step-time model that knows its GPU, whatever comes out. What is simulated is
+deterministic: the same figures come out anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import kvtwin as kv
+from kvtwin.experiments.server_runs.latencies import Comparison, compare_latencies
+from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, read_request_rows, served_in_run
+
+REPOSITORY = Path(__file__).parents[1]
+LLAMA = "sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz"
+QWEN = "sharegpt-qwen3-300-sps10.relabelled.jsonl.gz"
+
+
+class ServerRun(NamedTuple):
+    """A measured run of vLLM 0.19.0, and the options of the server that it is compared with."""
+
+    title: str
+    folder: str
+    trace: str
+    options: Mapping[str, Any]
+
+
+_COMMON = {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 2048}
+"""Of all four; 0.9 is the default of vLLM 0.19."""
+
+RUNS = (
+    ServerRun(
+        "Llama-3.1-8B on an RTX 4090",
+        "RTX4090_Llama-3.1-8B",
+        LLAMA,
+        {
+            "model": "Llama-3.1-8B",
+            "gpu": "rtx-4090",
+            "max_num_seqs": 256,
+            "max_model_len": 32768,
+            "num_gpu_blocks_override": 2588,
+        },
+    ),
+    ServerRun(
+        "Llama-3.1-8B on an RTX PRO 6000",
+        "RTXPRO6000_Llama-3.1-8B",
+        LLAMA,
+        {"model": "Llama-3.1-8B", "gpu": "rtx-pro-6000", "max_num_seqs": 128},
+    ),
+    ServerRun(
+        "Qwen3-32B on two RTX PRO 6000, tensor parallel",
+        "RTXPRO6000_Qwen3-32B",
+        QWEN,
+        {"model": "Qwen3-32B", "gpu": "rtx-pro-6000", "max_num_seqs": 128, "tensor_parallel_size": 2},
+    ),
+    ServerRun(
+        "Qwen3-30B-A3B on two RTX PRO 6000, data and expert parallel",
+        "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507",
+        QWEN,
+        {"model": "Qwen3-30B-A3B", "gpu": "rtx-pro-6000", "max_num_seqs": 256, "kv_cache_memory_bytes": "100GiB"},
+    ),
+)
+
+MODELS: Mapping[str, Mapping[str, Any]] = {"roofline": {}}
+"""What is compared, by name: options of a replay. The first is the default."""
+
+
+class Peaks(NamedTuple):
+    """Most requests that ran, and that waited."""
+
+    running: int
+    waiting: int
+
+
+class Simulated(NamedTuple):
+    comparisons: list[Comparison]
+    peaks: Peaks
+    preemptions: int
+
+
+class Result(NamedTuple):
+    """One measured run, and each model's simulation of it."""
+
+    run: ServerRun
+    peaks: Peaks
+    by_model: dict[str, Simulated]
+
+
+def measured_peaks(path: Path) -> Peaks:
+    """As the server's log showed them once a second."""
+    ticks = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    return Peaks(*(max(int(float(tick[name])) for tick in ticks) for name in Peaks._fields))
+
+
+def simulate(folder: Path, run: ServerRun, served: Sequence[ServedRequest], model: Mapping[str, Any]) -> Simulated:
+    """The measured run again, with its arrivals as the server saw them."""
+    records = arriving_as_served(kv.open_workload(folder / run.trace), served)
+    ours = kv.replay(records, progress=False, **{**_COMMON, **run.options, **model})
+    summary = ours.summary
+    columns = {name: ours.requests[name].to_numpy() for name in ours.requests}
+    return Simulated(
+        compare_latencies(served, served_in_run(columns)),
+        Peaks(summary["max_running_requests"], summary["max_waiting_requests"]),
+        summary["num_preemptions"],
+    )
+
+
+def results(folder: Path, models: Mapping[str, Mapping[str, Any]] = MODELS) -> list[Result]:
+    """All runs with all models."""
+    found = []
+    for run in RUNS:
+        record = folder / "measured" / run.folder
+        served = read_request_rows(record / "requests.jsonl")
+        by_model = {name: simulate(folder, run, served, options) for name, options in models.items()}
+        found.append(Result(run, measured_peaks(record / "timeseries.csv"), by_model))
+    return found
+
+
+def overview(found: Sequence[Result]) -> list[str]:
+    """Errors of the means: a row per run and model."""
+    lines = [
+        "| run | step time | mean TPOT | mean TTFT | mean E2E | makespan |",
+        "| --- | --- | --: | --: | --: | --: |",
+    ]
+    for result in found:
+        for name, simulated in result.by_model.items():
+            errors = {each.name: each.error for each in simulated.comparisons}
+            keys = ("mean TPOT", "mean TTFT", "mean E2E", "makespan")
+            cells = [result.run.title, name, *(f"{errors[key]:+.1%}" for key in keys)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def details(result: Result) -> list[str]:
+    """All figures of one run: a column per model."""
+    models = list(result.by_model)
+    lines = [
+        f"### {result.run.title}",
+        "",
+        f"| | measured | {' | '.join(models)} |",
+        f"| --- | --: | {' | '.join('--:' for _ in models)} |",
+    ]
+    sides = [result.by_model[name].comparisons for name in models]
+    for row in zip(*sides, strict=True):
+        digits = 1 if row[0].unit == "ms" else 2
+        cells = [f"{each.simulated:.{digits}f} ({each.error:+.1%})" for each in row]
+        lines.append(f"| {row[0].name} ({row[0].unit}) | {row[0].measured:.{digits}f} | {' | '.join(cells)} |")
+    for index, name in enumerate(Peaks._fields):
+        cells = [f"{result.by_model[model].peaks[index]}" for model in models]
+        lines.append(f"| peak {name} requests | {result.peaks[index]} | {' | '.join(cells)} |")
+    cells = [f"{result.by_model[model].preemptions}" for model in models]
+    lines.append(f"| preemptions | not recorded | {' | '.join(cells)} |")
+    return lines
+
+
+def best_and_worst(found: Sequence[Result]) -> list[str]:
+    """The default's best and worst run, by the error of the mean E2E latency."""
+
+    def size(result: Result) -> float:
+        return abs(_errors(result)["mean E2E"])
+
+    lines = ["| | mean TPOT | mean TTFT | mean E2E |", "| --- | --: | --: | --: |"]
+    for word, result in (("best", min(found, key=size)), ("worst", max(found, key=size))):
+        errors = _errors(result)
+        cells = [f"{errors[f'mean {name}']:+.0%}" for name in ("TPOT", "TTFT", "E2E")]
+        lines.append(f"| {word}: {result.run.title} | {' | '.join(cells)} |")
+    return lines
+
+
+def _errors(result: Result) -> dict[str, float]:
+    default = next(iter(result.by_model.values()))
+    return {each.name: each.error for each in default.comparisons}
+
+
+def replace_part(path: Path, name: str, lines: Sequence[str]) -> None:
+    """Put ``lines`` between the comments ``<!-- name: ... -->`` and ``<!-- end of name -->`` of a Markdown file."""
+    text = path.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- {name}: [^>]*-->\n).*?(\n<!-- end of {name} -->)", re.DOTALL)
+    changed, count = pattern.subn(lambda found: found[1] + "\n" + "\n".join(lines) + "\n" + found[2], text)
+    if count != 1:
+        raise SystemExit(f"{path}: expected one part between comments named {name!r}, found {count}")
+    path.write_text(changed, encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder of public traces")
+    found = results(parser.parse_args().folder / "llmservingsim")
+    tables = overview(found)
+    for result in found:
+        tables += ["", *details(result)]
+    replace_part(REPOSITORY / "docs" / "accuracy.md", "measured servers", tables)
+    replace_part(REPOSITORY / "README.md", "accuracy", best_and_worst(found))
+    print("\n".join(overview(found)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
