@@ -7,7 +7,7 @@ blocks interpreted, for many as machine code, over the same memory.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvtwin.engine.compiled import pool_functions
 from kvtwin.engine.compiled.arrays import NUM_EVICTIONS, NUM_FREE, NUM_HASHED, NUM_KEYS, PoolArrays
@@ -59,7 +59,7 @@ class BlockPool:
             table=array("q", [NULL_BLOCK]) * table_length(num_blocks),
         )
         """The memory of all of this, which nobody else changes but through the functions."""
-        self.find = KeyMap(self.arrays)
+        self.find: Callable[[int], int | None] = KeyMap(self.arrays)
         self._blocks = array("q", [0]) * num_blocks
         self._lost_keys = array("q", [0]) * num_blocks
 

@@ -13,7 +13,6 @@ def check_cache_groups(config: EngineSettings) -> None:
         _check_spec(spec, config)
     _check_prefix_match_unit(config)
     _check_retention_interval(config)
-    _check_parts(config)
 
 
 def _check_spec(spec: CacheGroupSpec, config: EngineSettings) -> None:
@@ -32,8 +31,6 @@ def _check_spec(spec: CacheGroupSpec, config: EngineSettings) -> None:
             )
     elif spec.window_tokens is not None:
         raise ValueError(f"cache_groups: expected no window of {spec.kind}, got {spec.window_tokens}")
-    if spec.kind == "mamba" and config.speculation:
-        raise ValueError("speculation: expected none beside mamba groups, whose states for drafts are not modelled yet")
     if spec.kind == "chunked_local_attention" and config.enable_prefix_caching and config.drops_last_block(spec):
         raise ValueError(
             "speculation: expected lookahead block hashes beside chunked local attention, which cannot drop "
@@ -45,9 +42,9 @@ def _check_spec(spec: CacheGroupSpec, config: EngineSettings) -> None:
                 "cache_groups: without prefix caching expected states in blocks of max_model_len "
                 f"({config.max_model_len}) tokens, got {spec.block_size}"
             )
-    elif spec.kind == "chunked_local_attention" and spec.block_size != config.alignment_tokens:
+    elif spec.kind == "chunked_local_attention" and spec.block_size != config.common_block_tokens:
         raise ValueError(
-            f"cache_groups: expected chunked local attention in blocks of {config.alignment_tokens} tokens, "
+            f"cache_groups: expected chunked local attention in blocks of {config.common_block_tokens} tokens, "
             f"a multiple of the other groups', got {spec.block_size}"
         )
 
@@ -80,26 +77,8 @@ def _check_retention_interval(config: EngineSettings) -> None:
             f"prefix_cache_retention_interval: expected 0 or None without a sliding-window or state-space group, "
             f"got {interval}"
         )
-    if interval < 0 or interval % config.alignment_tokens:
+    if interval < 0 or interval % config.common_block_tokens:
         raise ValueError(
-            f"prefix_cache_retention_interval: expected a multiple of {config.alignment_tokens} tokens, to which "
-            f"hits are aligned, got {interval}"
-        )
-
-
-def _check_parts(config: EngineSettings) -> None:
-    """Refuse the blocks of whose parts vLLM makes more than a second key."""
-    if not config.enable_prefix_caching:
-        return
-    hash_block_size, speculation = config.hash_block_size, config.speculation
-    larger = {spec.kind for spec in config.group_specs if spec.block_size > hash_block_size}
-    if "mamba" in larger:
-        raise ValueError(
-            f"cache_groups: expected states in blocks of the {hash_block_size} tokens that a hash covers, not larger "
-            "ones: parts of blocks cannot be hit yet"
-        )
-    if "full_attention" in larger and speculation and (config.hash_lookahead_tokens or speculation.drops_last_block):
-        raise ValueError(
-            f"speculation: expected full attention in blocks of the {hash_block_size} tokens that a hash covers, where "
-            f"the drafter changes what is hashed ({speculation.method})"
+            f"prefix_cache_retention_interval: expected a multiple of {config.common_block_tokens} tokens, "
+            f"which are whole blocks of all groups, got {interval}"
         )

@@ -17,6 +17,17 @@ class CacheGroupSpec:
     window_tokens: int | None = None
     is_eagle_group: bool = field(default=False, compare=False)
     """Whether layers of an EAGLE-like drafter are among it; where no group says so, all count as such."""
+    num_speculative_blocks: int = 0
+    """States: blocks for the states behind each draft, beside that of the newest token."""
+    num_prefill_checkpoint_blocks: int = 0
+    """States: above 0 where the end of a prompt leaves a second, earlier state to be hit, in a block of its own."""
+    prefill_checkpoint_alignment: int | None = None
+    """States: a checkpoint lies a multiple of so many tokens behind the start of its chunk; None: there is none."""
+
+    @property
+    def can_be_hit_in_part(self) -> bool:
+        """Whether a hit may end inside one of its blocks."""
+        return self.kind in ("full_attention", "mamba")
 
     @property
     def is_cached_sparsely(self) -> bool:

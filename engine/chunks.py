@@ -55,3 +55,20 @@ class ChunkLimit:
     def cut(self, candidate: Candidate, num_tokens: int) -> int | AdmissionStop:
         """No more than the limit."""
         return min(num_tokens, self.num_tokens)
+
+
+class PrefillLookahead:
+    """Lets no chunk of a prompt end so short of its last token that a drafter of several modules reads beyond it."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self._num_tokens = num_tokens
+
+    def fit(self, request: Request, start: int, num_new_tokens: int) -> int:
+        """As many of the tokens after the first ``start`` as leave none or enough; 0 or less is none."""
+        num_left = request.num_tokens - start - num_new_tokens
+        return num_new_tokens - (self._num_tokens - num_left) if 0 < num_left < self._num_tokens else num_new_tokens
+
+    def cut(self, candidate: Candidate, num_tokens: int) -> int | AdmissionStop:
+        """As :meth:`fit`; a candidate that would get none is passed over."""
+        num_tokens = self.fit(candidate.request, candidate.hit.num_tokens, num_tokens)
+        return num_tokens if num_tokens > 0 else AdmissionStop.LOOKAHEAD

@@ -85,6 +85,7 @@ class EngineConfig(EngineSettings):
                 f"max_num_batched_tokens: expected more than the {self.lookahead_slots} lookahead slots of the drafts, "
                 f"got {self.max_num_batched_tokens}"
             )
+        self._check_drafts()
         if self.max_num_active_seqs is not None and self.max_num_active_seqs > self.max_num_seqs:
             raise ValueError(
                 f"max_num_active_seqs: expected at most max_num_seqs ({self.max_num_seqs}), "
@@ -100,6 +101,37 @@ class EngineConfig(EngineSettings):
                 f"max_num_batched_tokens: without chunked prefill expected at least max_model_len "
                 f"({self.max_model_len}), got {self.max_num_batched_tokens}"
             )
+
+    def _check_drafts(self) -> None:
+        """Refuse what vLLM would not start with, or would die of as soon as a request has one token to compute."""
+        threshold = self.long_prefill_token_threshold
+        num_drafts = self.speculation.num_speculative_tokens if self.speculation else 0
+        if 0 < threshold <= num_drafts and not self.caches_states:
+            raise ValueError(
+                f"long_prefill_token_threshold: expected 0, or more than the {num_drafts} drafts of a step, got "
+                f"{threshold}: vLLM ends with an assertion when it cuts the padding of a decode"
+            )
+        if not self.enable_prefix_caching:
+            return
+        drops = self.hits_drop_a_block or any(spec.is_eagle_group for spec in self.group_specs)
+        lookahead_tokens = self.prefill_lookahead_tokens
+        if drops and self.common_block_tokens < lookahead_tokens:
+            raise ValueError(
+                f"speculation: expected blocks of at least the {lookahead_tokens} tokens that the MTP modules read "
+                f"ahead, got {self.common_block_tokens}"
+            )
+        kinds = {spec.kind for spec in self.group_specs}
+        if self.hash_lookahead_tokens > 1 and "full_attention" not in kinds:
+            raise ValueError(
+                "speculation: expected full attention beside the other cache groups, got none: vLLM ends with an "
+                "IndexError where hashes cover what several MTP modules read ahead"
+            )
+        for spec in self.group_specs:
+            if spec.prefill_checkpoint_alignment is not None and num_drafts >= spec.block_size:
+                raise ValueError(
+                    f"speculation: expected fewer drafts than the {spec.block_size} tokens of a block of states with "
+                    f"prefill checkpoints, got {num_drafts}: vLLM ends with an assertion when drafts fill a block"
+                )
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -67,6 +67,7 @@ class AdmissionStop(Enum):
     BUDGET = "the token budget is used up"
     HELD = "prefill is held back"
     STATE = "no state is worth keeping within the tokens left"
+    LOOKAHEAD = "the step would end within the tokens that the drafter reads"
     MEMORY = "too few blocks are free"
     PREEMPTION = "a running request was preempted"
 

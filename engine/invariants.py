@@ -9,6 +9,7 @@ from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from kvtwin.engine.contiguous.contiguous_cache import ContiguousCache
 from kvtwin.engine.executor import Step
 from kvtwin.engine.kv_cache_manager import KVCacheManager
+from kvtwin.engine.multi_key_pool import MultiKeyPool
 from kvtwin.engine.request import Request, RequestStatus
 from kvtwin.engine.scheduler import Scheduler
 
@@ -109,23 +110,10 @@ class InvariantChecker:
                     len(table) * group.block_size >= request.num_computed_tokens, "{} computed without slots", request
                 )
                 _require(registered * group.block_size <= request.num_tokens, "{} registered unknown tokens", request)
-                expected = cache.pool_keys(request, 0, registered, index)
-                actual = [cache.pool.keys[block] for block in table]
-                may_lack_key = group.forgets
-                _require(
-                    all(
-                        key == known or (may_lack_key and key == NO_KEY)
-                        for key, known in zip(actual, expected, strict=False)
-                    ),
-                    "{} has a block under a wrong key",
-                    request,
-                )
-                early = [position for position in range(registered, len(table)) if actual[position] != NO_KEY]
-                _require(
-                    all(_may_be_registered_by_another(cache, request, index, position) for position in early),
-                    "{} has a key too early",
-                    request,
-                )
+                if isinstance(cache.pool, MultiKeyPool):
+                    self._check_prefix_keys(cache, cache.pool, request, index)
+                else:
+                    self._check_keys(cache, request, index)
                 held = [block for block in table if block != NULL_BLOCK]
                 _require(len(set(held)) == len(held), "{} has a block twice", request)
                 most_blocks = group.most_blocks(len(table) * group.block_size)
@@ -137,6 +125,41 @@ class InvariantChecker:
                 needed = table[group.num_dead_blocks(request.num_computed_tokens) :]
                 may_lack_block = group.kind == "chunked_local_attention" and self._scheduler.config.vllm_strict
                 _require(NULL_BLOCK not in needed or may_lack_block, "{} lacks a block", request)
+
+    def _check_keys(self, cache: KVCacheManager, request: Request, index: int) -> None:
+        """Blocks have the keys of their places, up to the last that was registered."""
+        table, registered = request.block_tables[index], request.num_registered_blocks[index]
+        expected = cache.pool_keys(request, 0, registered, index)
+        actual = [cache.pool.keys[block] for block in table]
+        may_lack_key = cache.groups[index].forgets
+        _require(
+            all(key == known or (may_lack_key and key == NO_KEY) for key, known in zip(actual, expected, strict=False)),
+            "{} has a block under a wrong key",
+            request,
+        )
+        early = [position for position in range(registered, len(table)) if actual[position] != NO_KEY]
+        _require(
+            all(_may_be_registered_by_another(cache, request, index, position) for position in early),
+            "{} has a key too early",
+            request,
+        )
+
+    def _check_prefix_keys(self, cache: KVCacheManager, pool: MultiKeyPool, request: Request, index: int) -> None:
+        """Blocks have keys of prefixes of the request; those of attention end in the block."""
+        block_size, forgets = cache.groups[index].block_size, cache.groups[index].forgets
+        for position, block in enumerate(request.block_tables[index]):
+            num_tokens = pool.prefix_tokens(block)
+            if num_tokens is None:
+                is_registered = position < request.num_registered_blocks[index]
+                _require(forgets or not is_registered, "{} has a block without its key", request)
+                continue
+            _require(
+                cache.prefix_key(request, index, num_tokens) == pool.keys[block],
+                "{} has a block under a wrong key",
+                request,
+            )
+            is_at_place = position * block_size < num_tokens <= (position + 1) * block_size
+            _require(is_at_place or cache.groups[index].hits_wait_a_step, "{} has a block at a wrong place", request)
 
     def _check_forks(self, cache: KVCacheManager) -> None:
         forks = cache.forks
@@ -174,8 +197,9 @@ class InvariantChecker:
                 size, table = group.block_size, request.block_tables[index]
                 for position in range(start // size, -(-end // size)):
                     block = table[position]
+                    is_part = isinstance(cache.pool, MultiKeyPool) and end >= (cache.pool.prefix_tokens(block) or 0)
                     _require(
-                        position < request.num_registered_blocks[index] or cache.pool.keys[block] == NO_KEY,
+                        position < request.num_registered_blocks[index] or cache.pool.keys[block] == NO_KEY or is_part,
                         "{} writes block {}, which the cache has under a key",
                         request,
                         block,
@@ -226,15 +250,14 @@ class InvariantChecker:
         pool = cache.pool
         with_key = [block for block, key in enumerate(pool.keys) if key != NO_KEY]
         _require(len(with_key) == pool.num_hashed_blocks, "the number of blocks with a key is wrong")
-        for block in with_key:
-            _require(block in pool.blocks_with_key(pool.keys[block]), "block {} is not in the map", block)
-        distinct = {pool.keys[block] for block in with_key}
+        keys_of = pool.keys_of if isinstance(pool, MultiKeyPool) else lambda block: [pool.keys[block]]
+        named = [(key, block) for block in with_key for key in keys_of(block)]
+        for key, block in named:
+            _require(block in pool.blocks_with_key(key), "block {} is not in the map", block)
+        distinct = {key for key, _ in named}
         _require(len(distinct) == pool.num_cached_keys, "the map holds keys that no block has")
-        _require(
-            sum(len(pool.blocks_with_key(key)) for key in distinct) == len(with_key), "the map names a block twice"
-        )
+        _require(sum(len(pool.blocks_with_key(key)) for key in distinct) == len(named), "the map names a block twice")
         _require(cache.phantoms.blocks <= set(with_key), "a phantom block has no key")
-        _require(set(cache.parts.blocks) <= set(with_key), "a block has a second key and no first one")
 
     def _check_host_memory(self, cache: KVCacheManager) -> None:
         config = self._scheduler.config

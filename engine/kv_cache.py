@@ -10,7 +10,7 @@ from kvtwin.engine.block_pool import BlockPool
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.contiguous.contiguous_cache import ContiguousCache
 from kvtwin.engine.contiguous.range_pool import RangePool
-from kvtwin.engine.executor import HostCopy
+from kvtwin.engine.executor import BlockCopy, HostCopy
 from kvtwin.engine.forking import Forks, NoForks
 from kvtwin.engine.hit import Hit
 from kvtwin.engine.host_memory.offload_tier import OffloadTier
@@ -85,6 +85,9 @@ class KVCache(Protocol):
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes if no request holds a block; return whether that was so."""
+
+    def take_copies(self) -> list[BlockCopy]:
+        """Copies of blocks of which a part was hit, that became necessary since the last call."""
 
     def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
         """Copies to and from the host that became necessary since the last call."""

@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
-from kvtwin.engine.block_parts import BlockParts
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
-from kvtwin.engine.cache_groups import make_groups
+from kvtwin.engine.cache_groups import Span, StateSpaceGroup, make_groups
 from kvtwin.engine.cache_groups.boundaries import worth_resending
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.demand import Demand
-from kvtwin.engine.executor import HostCopy
+from kvtwin.engine.executor import BlockCopy, HostCopy
 from kvtwin.engine.forking import Forks
 from kvtwin.engine.hit import Hit
 from kvtwin.engine.host_memory.offload_tier import OffloadTier
 from kvtwin.engine.host_memory.swap_space import SwapSpace
 from kvtwin.engine.kv_events import KVEventLog
+from kvtwin.engine.multi_key_pool import MultiKeyPool
 from kvtwin.engine.observer import Observer
+from kvtwin.engine.part_hits import PartHits
+from kvtwin.engine.part_keys import PartKeys, PromptEndKeys, StateKeys
 from kvtwin.engine.phantom_blocks import PhantomBlocks
 from kvtwin.engine.pool_listener import TablePart
 from kvtwin.engine.prefix_lookup import PrefixLookup
@@ -38,24 +40,24 @@ class KVCacheManager:
     def __init__(self, config: EngineConfig, keys: KeySpace) -> None:
         self._is_strict = config.vllm_strict
         self._keys = keys
-        self.pool = BlockPool(config.num_blocks)
-        self._alignment_tokens = config.alignment_tokens
         self._lookahead_slots = config.lookahead_slots
         self._hash_lookahead_tokens = config.hash_lookahead_tokens
+        self._num_unsettled_tokens = config.num_unsettled_tokens
         self._max_model_len = config.max_model_len
         self._caches = config.enable_prefix_caching
         self.groups = make_groups(config)
-        self._hits_drop_a_block = any(group.num_dropped_blocks for group in self.groups)
+        self.pool, self._part_hits = self._make_pool(config)
+        self._common_block_tokens = config.common_block_tokens
+        self._hits_drop_a_block = config.hits_drop_a_block
         self._forgetful = [index for index, group in enumerate(self.groups) if group.forgets]
         self._lookup = PrefixLookup(self.groups)
         self.phantoms = PhantomBlocks(self.pool)
-        self._unwritten_states: set[int] = set()
-        """Keys given in this step that cannot be hit before the next, not even in an older block with that key."""
+        self._states = [group for group in self.groups if isinstance(group, StateSpaceGroup)]
         self.forks = Forks(self.pool, self.groups, keys.hash_block_size if self._caches else None)
         self.events = KVEventLog(keys, self.groups) if config.enable_kv_cache_events else None
-        self.parts = BlockParts(keys, self.groups, self.events)
+        self._keyed_alignment_tokens = 1 if config.hits_parts else config.common_block_tokens
         self._registration = [
-            (index, group.block_size, group.num_dropped_blocks, index in self.parts.group_indices)
+            (index, group.block_size, group.num_dropped_blocks, self._part_keys(index, config))
             for index, group in enumerate(self.groups)
         ]
         """What :meth:`register`, which every request calls in every step, has to know of each group."""
@@ -65,9 +67,27 @@ class KVCacheManager:
         num_blocks, first = config.num_offload_blocks, config.num_swap_blocks + 1
         self.offload = OffloadTier(num_blocks, self.phantoms, first) if num_blocks else None
         self.host_memory = [memory for memory in (self.swap, self.offload) if memory]
-        parts = self.parts if self.parts.group_indices else None
-        self.pool.listeners += [listener for listener in (self.events, parts, self.offload) if listener]
+        self.pool.listeners += [listener for listener in (self.events, self.offload) if listener]
         self._observer = Observer()
+
+    def _make_pool(self, config: EngineConfig) -> tuple[BlockPool, PartHits | None]:
+        """A pool; where parts of blocks or states are cached, one in which blocks have several keys, and their hits."""
+        has_parts = any(group.block_size > config.hash_block_size for group in self.groups)
+        if not config.enable_prefix_caching or not (has_parts or config.caches_states):
+            return BlockPool(config.num_blocks), None
+        pool = MultiKeyPool(config.num_blocks, [group.block_size for group in self.groups])
+        return pool, PartHits(pool, self.groups)
+
+    def _part_keys(self, index: int, config: EngineConfig) -> PartKeys | None:
+        """What gives blocks of group ``index`` the keys of parts, if it has such blocks."""
+        group = self.groups[index]
+        if not isinstance(self.pool, MultiKeyPool) or self._part_hits is None:
+            return None
+        if isinstance(group, StateSpaceGroup):
+            return StateKeys(index, self.groups, config, self.pool, self.events, self._part_hits)
+        if group.kind == "full_attention" and group.block_size > config.hash_block_size:
+            return PromptEndKeys(index, self.groups, config, self.pool, self.events)
+        return None
 
     def observe(self, observer: Observer) -> None:
         """Tell ``observer`` from now on what requests find, ask for, get and let go."""
@@ -75,7 +95,8 @@ class KVCacheManager:
 
     def start_step(self) -> None:
         """Take note that another step is being decided: what the step before registered will be written by then."""
-        self._unwritten_states.clear()
+        for group in self._states:
+            group.unwritten.clear()
 
     def why_never_fits(self, request: Request, num_tokens: int) -> str | None:
         """Why ``num_tokens`` tokens of ``request`` do not fit when nothing else is held; None if they do."""
@@ -100,7 +121,10 @@ class KVCacheManager:
         if not self._caches:
             return Hit([[] for _ in self.groups], 0)
         self._extend_keys(request, request.num_tokens - self._hash_lookahead_tokens)
-        keys = [self.pool_keys(request, 0, None, index) for index in range(len(self.groups))]
+        keys = [
+            self._all_keys(request, index) if group.hits_parts else self.pool_keys(request, 0, None, index)
+            for index, group in enumerate(self.groups)
+        ]
         max_hit_tokens = request.num_tokens - 1
         tables, num_tokens, longest = self._lookup.find(keys, max_hit_tokens, self.pool.find)
         num_phantom_tokens = self._count_phantom_tokens(tables)
@@ -120,8 +144,8 @@ class KVCacheManager:
 
     def must_wait(self, hit: Hit) -> bool:
         """Whether the hit includes a state that this step is only going to write."""
-        return bool(self._unwritten_states) and any(
-            group.hits_wait_a_step and any(self.pool.keys[block] in self._unwritten_states for block in table)
+        return bool(self._states) and any(
+            isinstance(group, StateSpaceGroup) and table and self.pool.keys[table[-1]] in group.unwritten
             for group, table in zip(self.groups, hit.block_tables, strict=True)
         )
 
@@ -137,6 +161,17 @@ class KVCacheManager:
         if num_groups == 1:
             return keys if start == 0 and end is None else keys[start:end]
         return [key * num_groups + group_index for key in keys[start:end]]
+
+    def prefix_key(self, request: Request, group_index: int, num_tokens: int) -> int:
+        """The key under which a group caches the first ``num_tokens`` tokens of ``request``."""
+        num_keys = num_tokens // self._keys.hash_block_size
+        if len(request.block_keys) < num_keys:
+            request.content.extend_keys(request.block_keys, num_keys)
+        return request.block_keys[num_keys - 1] * len(self.groups) + group_index
+
+    def _all_keys(self, request: Request, group_index: int) -> list[int]:
+        """Keys of all parts of a group's blocks: one for each hash."""
+        return [key * len(self.groups) + group_index for key in request.block_keys]
 
     def _extend_keys(self, request: Request, num_tokens: int) -> None:
         num_keys = num_tokens // self._keys.hash_block_size
@@ -178,7 +213,8 @@ class KVCacheManager:
             if num_slots <= request.num_slots:  # what most decode steps need: nothing
                 self.register(request, min(num_scheduled_tokens, request.num_tokens))
                 return self._nothing
-            num_missing_blocks = self._missing(num_slots, request.block_tables)
+            span = Span(request.num_computed_tokens, num_scheduled_tokens, num_slots, is_admission=False)
+            num_missing_blocks = self._missing(request, span, request.block_tables)
             if self.forks.unwritten:
                 num_missing_blocks += len(self.forks.blocks_to_copy(request))
             demand = Demand(num_missing_blocks, self.pool.num_free_blocks)
@@ -189,9 +225,13 @@ class KVCacheManager:
                 return None
             num_scheduled_tokens = hit.num_tokens + num_new_tokens
             num_slots = min(num_scheduled_tokens + self._lookahead_slots, self._max_model_len)
-            num_missing_blocks = self._missing(num_slots, hit.block_tables)
+            span = Span(hit.num_tokens, num_scheduled_tokens, num_slots, is_admission=True)
+            num_missing_blocks = self._missing(request, span, hit.block_tables)
             if reserve_full_sequence:
-                num_missing_blocks = max(num_missing_blocks, self._missing_to_admit(request, hit.block_tables))
+                num_tokens = min(request.num_tokens, self._max_model_len)
+                whole = Span(hit.num_tokens, num_tokens, num_tokens, is_admission=True)
+                num_whole_blocks = self._missing(request, whole, hit.block_tables, is_whole=True)
+                num_missing_blocks = max(num_missing_blocks, num_whole_blocks)
             num_claimed_blocks = self._num_idle(hit.block_tables) + len(hit.loads) + self.forks.num_copies_to_come()
             demand = Demand(num_missing_blocks, self.pool.num_free_blocks, num_claimed_blocks, num_reserved_blocks)
         self._observer.demanded(request, demand)
@@ -201,7 +241,7 @@ class KVCacheManager:
             self.forks.copy(request)
         else:
             self._adopt(request, hit)
-        new_blocks = self._add_blocks(request, num_slots)
+        new_blocks = self._add_blocks(request, span)
         self.register(request, min(num_scheduled_tokens, request.num_tokens))
         return new_blocks
 
@@ -216,19 +256,23 @@ class KVCacheManager:
         for table in request.block_tables:
             self.pool.free(table[::-1])
         self.forks.unwritten.pop(request, None)
+        for group in self._states:
+            group.let_go(request)
+        if self._part_hits:
+            self._part_hits.let_go(request)
         request.block_tables = []
         request.num_registered_blocks = []
         request.num_slots = 0
 
-    def _missing(self, num_slots: int, tables: BlockTables) -> int:
-        """Blocks that ``tables`` lack to have ``num_slots`` slots."""
-        pairs = zip(self.groups, tables, strict=True)
-        return sum([group.blocks_to_add(num_slots, len(table)) for group, table in pairs])
-
-    def _missing_to_admit(self, request: Request, tables: BlockTables) -> int:
-        """Blocks that ``tables`` lack to admit the whole ``request``."""
-        num_tokens, pairs = min(request.num_tokens, self._max_model_len), zip(self.groups, tables, strict=True)
-        return sum(group.blocks_to_admit(num_tokens, len(table)) for group, table in pairs)
+    def _missing(self, request: Request, span: Span, tables: BlockTables, *, is_whole: bool = False) -> int:
+        """Blocks that ``tables`` of ``request`` lack for ``span``; ``is_whole``: to admit all of it some time."""
+        num_missing_blocks = 0
+        for index, (group, table) in enumerate(zip(self.groups, tables, strict=True)):
+            count = (group.blocks_to_admit if is_whole else group.blocks_to_add)(request, span, table)
+            if self._part_hits and self._part_hits.is_copied(request, index, span, table):
+                count = max(count, 0) + 1
+            num_missing_blocks += count
+        return num_missing_blocks
 
     def _num_idle(self, tables: BlockTables) -> int:
         """Blocks that leave the free queue when ``tables`` are adopted."""
@@ -252,7 +296,10 @@ class KVCacheManager:
         for table in hit.block_tables:
             self.pool.touch(table)
         request.block_tables = [list(table) for table in hit.block_tables]
-        request.num_registered_blocks = [len(table) for table in hit.block_tables]
+        request.num_registered_blocks = [
+            hit.num_tokens // group.block_size if group.hits_parts else len(table)
+            for group, table in zip(self.groups, hit.block_tables, strict=True)
+        ]
         request.num_forgotten_blocks = [0] * len(self.groups)
         if hit.loads or hit.is_swapped:
             self._load(request, hit)
@@ -284,15 +331,14 @@ class KVCacheManager:
                 part = TablePart(request, index, range(kept[0], kept[-1] + 1), kept)
                 self.pool.register([table[position] for position in kept], [place.key for place in cached], part)
 
-    def _add_blocks(self, request: Request, num_slots: int) -> BlockTables:
+    def _add_blocks(self, request: Request, span: Span) -> BlockTables:
         new_blocks, tables = [], request.block_tables
-        for group, table in zip(self.groups, tables, strict=True):
-            blocks = self.pool.allocate(group.blocks_to_add(num_slots, len(table)))
-            if num_skipped := group.positions_to_skip(num_slots, len(table)):
-                blocks = [NULL_BLOCK] * num_skipped + blocks
-            table += blocks
-            new_blocks.append(blocks)
-        request.num_slots = min(len(table) * group.block_size for table, group in zip(tables, self.groups, strict=True))
+        for index, (group, table) in enumerate(zip(self.groups, tables, strict=True)):
+            copies = self._part_hits.copy(request, index, span, table) if self._part_hits else []
+            new_blocks.append(copies + group.add_blocks(request, span, table, self.pool))
+        request.num_slots = min(
+            group.num_slots(request, table) for table, group in zip(tables, self.groups, strict=True)
+        )
         self._observer.granted(request, new_blocks)
         return new_blocks
 
@@ -302,18 +348,22 @@ class KVCacheManager:
         """Make the full blocks among the first ``num_tokens`` tokens hit-able, as far as they have keys."""
         if not self._caches:
             return
-        num_keyed_tokens = num_tokens - num_tokens % self._alignment_tokens
-        if self._hash_lookahead_tokens:
-            num_keyed_tokens = min(num_keyed_tokens, request.num_tokens - self._hash_lookahead_tokens)
+        alignment = self._keyed_alignment_tokens
+        settled_tokens = max(0, num_tokens - self._num_unsettled_tokens)
+        if len(self.groups) == 1:
+            num_tokens = settled_tokens
+        aligned_tokens = num_tokens - num_tokens % alignment
+        num_known_tokens = request.num_tokens - self._hash_lookahead_tokens
         registered = request.num_registered_blocks
-        for index, block_size, num_dropped_blocks, has_parts in self._registration:
-            end = num_keyed_tokens // block_size
-            if num_dropped_blocks and 0 < end < num_tokens // block_size:
-                end += num_dropped_blocks
+        for index, block_size, num_dropped_blocks, part_keys in self._registration:
+            num_keyed_tokens = aligned_tokens
+            if num_dropped_blocks and aligned_tokens:
+                num_keyed_tokens = min(settled_tokens, settled_tokens - settled_tokens % alignment + block_size)
+            end = min(num_keyed_tokens, num_known_tokens) // block_size
             if registered[index] < end:
                 self._register_blocks(request, index, registered[index], end)
-            if has_parts:
-                self.parts.register(request, index, num_keyed_tokens)
+            if part_keys:
+                part_keys.register(request, num_keyed_tokens)
 
     def _register_blocks(self, request: Request, index: int, start: int, end: int) -> None:
         """Give the full blocks from ``start`` to ``end`` of group ``index`` their keys."""
@@ -326,19 +376,24 @@ class KVCacheManager:
             blocks = [blocks[position - start] for position in kept]
             keys = [keys[position - start] for position in kept]
         self.pool.register(blocks, keys, TablePart(request, index, range(start, end), kept))
-        if group.hits_wait_a_step:
-            self._unwritten_states.update(keys)
+        if isinstance(group, StateSpaceGroup):
+            group.unwritten.update(keys)
         request.num_registered_blocks[index] = end
 
     def _kept(self, request: Request, group_index: int, start: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose blocks are given keys, where blocks are let go or shared."""
         group, table = self.groups[group_index], request.block_tables[group_index]
-        boundaries = worth_resending(request, group, hits_drop_a_block=self._hits_drop_a_block)
+        boundaries = worth_resending(
+            request,
+            group,
+            common_block_tokens=self._common_block_tokens,
+            hits_drop_a_block=self._hits_drop_a_block,
+        )
         return [
             position
             for position in range(start, end)
             if table[position] != NULL_BLOCK
-            and self.pool.keys[table[position]] == NO_KEY
+            and not (self.forks.any_yet and self.pool.keys[table[position]] != NO_KEY)
             and group.is_kept(position, boundaries)
         ]
 
@@ -362,6 +417,10 @@ class KVCacheManager:
         return True
 
     # ---------------------------------------------------------------- what a step carries out
+
+    def take_copies(self) -> list[BlockCopy]:
+        """Copies of blocks of which a part was hit, that became necessary since the last call."""
+        return self._part_hits.take_copies() if self._part_hits else []
 
     def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
         """Copies to and from the host that became necessary since the last call."""

@@ -89,6 +89,9 @@ class KVEventLog(PoolListener):
         block_key, group_index = divmod(key, len(self._groups))
         self._events.append(BlockRemoved((self._published_hash(block_key),), group_index))
 
+    def lost_key(self, block: int, key: int) -> None:
+        self.evicted(block, key)
+
     def cleared(self) -> None:
         self._events.append(AllBlocksCleared())
 

@@ -31,5 +31,9 @@ class PhantomBlocks(PoolListener):
     def taken(self, blocks: Sequence[int]) -> None:
         self.blocks.difference_update(blocks)
 
+    def lost_key(self, block: int, key: int) -> None:
+        if self._pool.keys[block] == NO_KEY:
+            self.blocks.discard(block)
+
     def cleared(self) -> None:
         self.blocks.clear()

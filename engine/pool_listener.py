@@ -31,6 +31,9 @@ class PoolListener:
     def evicted(self, block: int, key: int) -> None:
         """It was taken and lost its key. Told before :meth:`taken`, when all blocks of the call have lost theirs."""
 
+    def lost_key(self, block: int, key: int) -> None:
+        """It lost a key beside the one that :meth:`evicted` told, or while it is held."""
+
     def touched(self, blocks: Sequence[int]) -> None:
         """They have one more holder, which found them in the cache, or is a fork; null blocks may stand among them."""
 

@@ -26,7 +26,8 @@ class PrefixLookup:
         """Tables per group, the hit's tokens, and the longest prefix that some kind had alone.
 
         ``keys`` holds per group the keys of its blocks. Each kind may shorten the hit; then all look again, until they
-        agree. Beside full attention one other kind is asked once: whatever it can serve, full attention can too.
+        agree, but full attention, which can serve whatever is shorter than what it found. Beside full attention one
+        other kind is asked once.
 
         A kind that gives its last block away is asked for a block more. When it is asked again, it need not give away
         another one; but once a kind that gave nothing away shortens the hit, all give a block away anew.
@@ -34,27 +35,34 @@ class PrefixLookup:
         tables: BlockTables = [[] for _ in range(self._num_groups)]
         num_tokens, longest = max_hit_tokens, 0
         have_dropped: set[CacheGroup] = set()
+        full_tokens: dict[CacheGroup, int] = {}
+        """What full attention found, by kind."""
         while True:
             asked_tokens = num_tokens
             for group, members in self._kinds:
-                limit, num_dropped_blocks = num_tokens, 0
-                if group not in have_dropped:
-                    num_dropped_blocks = group.num_dropped_blocks
-                    limit += group.block_size * num_dropped_blocks * (self._num_groups > 1)
-                found = group.find_hit([keys[index] for index in members], limit, find, num_dropped_blocks)
+                if group in full_tokens:
+                    num_tokens = min(num_tokens, full_tokens[group])
+                    continue
+                num_dropped_blocks = 0 if group in have_dropped else group.num_dropped_blocks
+                limit = num_tokens
+                if num_dropped_blocks and self._num_groups > 1:
+                    limit += group.margin_tokens
+                group_keys = [keys[index] for index in members]
+                found, num_found_tokens = group.find_hit(group_keys, limit, find, num_dropped_blocks)
                 for index, table in zip(members, found, strict=True):
                     tables[index] = table
-                num_found_tokens = len(found[0]) * group.block_size
+                if isinstance(group, FullAttentionGroup):
+                    full_tokens[group] = num_found_tokens
                 if num_dropped_blocks:
                     have_dropped.add(group)
                 elif num_found_tokens < num_tokens:
                     have_dropped.clear()
                 num_tokens = num_found_tokens
                 longest = max(longest, num_tokens)
-            if num_tokens == asked_tokens or self._asks_once:
+            if num_tokens >= asked_tokens or self._asks_once:
                 break
-        if self._asks_once:
-            for group, members in self._kinds[:-1]:
+        for group, members in self._kinds:
+            if group in full_tokens:
                 for index in members:
-                    del tables[index][num_tokens // group.block_size :]
+                    del tables[index][-(-num_tokens // group.block_size) :]
         return tables, num_tokens, longest

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.block_metrics import BlockMetrics
-from kvtwin.engine.chunks import Candidate, ChunkLimit, Cutter, cut_to_budget, wait_for_budget
+from kvtwin.engine.chunks import Candidate, ChunkLimit, Cutter, PrefillLookahead, cut_to_budget, wait_for_budget
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.draft_verification import make_draft_verification
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
@@ -59,13 +59,15 @@ class Scheduler:
         self._pacing = PrefillPacing(config.prefill_schedule_interval)
         self._drafts = make_draft_verification(config, self.statistics.speculation)
         self._chunk_limit = ChunkLimit(config)
-        self._states = StateChunks(config, self._chunk_limit) if config.caches_states else NoStates()
+        self._states = StateChunks(config) if config.caches_states else NoStates()
+        self._lookahead = PrefillLookahead(config.prefill_lookahead_tokens)
         self._cutters: Sequence[Cutter] = (
             self._pacing.cut,
             self._drafts.cut,
             self._chunk_limit.cut,
             cut_to_budget if config.enable_chunked_prefill else wait_for_budget,
             self._states.cut,
+            self._lookahead.cut,
         )
 
     def observe(self, observer: Observer) -> None:
@@ -159,6 +161,7 @@ class Scheduler:
         step.finished, self._finished_since_step = self._finished_since_step, []
         step.saves, step.loads = self.kv_cache.take_host_copies()
         step.copies, step.replaced_blocks = self._forks.take_copies()
+        step.copies += self.kv_cache.take_copies()
         self._drafts.claim(step)
         self._advance(step)
         self._drafts.expect(step)
@@ -216,6 +219,10 @@ class Scheduler:
         if isinstance(candidate, AdmissionStop):
             return candidate
         num_new_tokens = self._chunk(candidate)
+        if num_new_tokens is AdmissionStop.LOOKAHEAD:
+            candidate.request.is_deferred = True
+            passed_over.append(self.waiting.pop())
+            return None
         if isinstance(num_new_tokens, AdmissionStop):
             return num_new_tokens
         return self._place(candidate, num_new_tokens)
@@ -280,7 +287,8 @@ class Scheduler:
             budget_left,
             self.config.max_model_len - 1 - num_computed_tokens,
         )
-        return self._states.fit(request, num_computed_tokens, num_new_tokens)
+        num_new_tokens = self._states.fit(request, num_computed_tokens, num_new_tokens)
+        return self._lookahead.fit(request, num_computed_tokens, num_new_tokens)
 
     def _choose_victim(self) -> Request:
         """The request to preempt (specification, section 6.1): the newest, or the least important of the newest."""

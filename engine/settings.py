@@ -72,9 +72,25 @@ class EngineSettings:
         return self.cache_groups or (CacheGroupSpec("full_attention", self.block_size),)
 
     @property
-    def alignment_tokens(self) -> int:
-        """Hits are multiples of this, and prefixes are cached up to one (specification, section 10.2)."""
+    def common_block_tokens(self) -> int:
+        """So many tokens are whole blocks of every group: the unit of section 10.2 of the specification."""
         return math.lcm(*(spec.block_size for spec in self.group_specs))
+
+    @property
+    def hits_parts(self) -> bool:
+        """Whether hits may end inside a block (specification, section 10.17)."""
+        specs, hash_block_size = self.group_specs, self.hash_block_size
+        return (
+            self.enable_prefix_caching
+            and len(specs) > 1
+            and any(spec.kind == "mamba" and spec.block_size > hash_block_size for spec in specs)
+            and all(spec.can_be_hit_in_part or spec.block_size == hash_block_size for spec in specs)
+        )
+
+    @property
+    def alignment_tokens(self) -> int:
+        """Hits are multiples of this (specification, section 10.2)."""
+        return self.hash_block_size if self.hits_parts else self.common_block_tokens
 
     @property
     def hash_block_size(self) -> int:
@@ -92,6 +108,11 @@ class EngineSettings:
     @property
     def token_budget(self) -> int:
         """Tokens that one step may schedule."""
+        return min(self.scheduled_tokens_limit, self.max_num_batched_tokens)
+
+    @property
+    def scheduled_tokens_limit(self) -> int:
+        """``max_num_scheduled_tokens``, or its default; it may be above what a step can hold."""
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
 
     @property
@@ -107,9 +128,14 @@ class EngineSettings:
         """Slots behind the scheduled tokens that every allocation covers too (specification, section 9.1)."""
         return self.speculation.lookahead_slots if self.speculation else 0
 
+    @property
+    def hits_drop_a_block(self) -> bool:
+        """Whether hits give the last block of some group away (specification, section 9.9)."""
+        return self.speculation is not None and self.speculation.drops_last_block
+
     def drops_last_block(self, spec: CacheGroupSpec) -> bool:
-        """Whether hits give the last block of this group away (specification, section 9.9)."""
-        if self.speculation is None or not self.speculation.drops_last_block:
+        """Whether hits give the last block of this group away."""
+        if not self.hits_drop_a_block:
             return False
         return spec in ([spec for spec in self.group_specs if spec.is_eagle_group] or self.group_specs)
 
@@ -117,6 +143,16 @@ class EngineSettings:
     def hash_lookahead_tokens(self) -> int:
         """Tokens behind a block that its hash covers too (specification, section 2.7)."""
         return self.speculation.hash_lookahead_tokens if self.speculation else 0
+
+    @property
+    def prefill_lookahead_tokens(self) -> int:
+        """Known tokens behind a chunk of a prompt that a drafter reads (specification, section 9.13)."""
+        return self.speculation.prefill_lookahead_tokens if self.speculation else 0
+
+    @property
+    def num_unsettled_tokens(self) -> int:
+        """Last computed tokens whose keys and values a drafter of several modules may still change."""
+        return max(0, self.prefill_lookahead_tokens - 1)
 
     @property
     def max_steps_in_flight(self) -> int:

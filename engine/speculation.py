@@ -20,6 +20,8 @@ class Speculation:
     method: str
     num_speculative_tokens: int
     """Drafts per step and request (k in the specification)."""
+    num_nextn_predict_layers: int = 1
+    """mtp: modules of the model that draft, from its config.json; each reads one token further ahead."""
     disable_lookahead_block_hashes: bool = False
     disable_eagle_block_drop: bool = False
 
@@ -28,6 +30,8 @@ class Speculation:
             raise ValueError(f"method: expected one of {', '.join(SPECULATION_METHODS)}, got {self.method}")
         if self.num_speculative_tokens < 1:
             raise ValueError(f"num_speculative_tokens: expected at least 1, got {self.num_speculative_tokens}")
+        if self.num_nextn_predict_layers < 1:
+            raise ValueError(f"num_nextn_predict_layers: expected at least 1, got {self.num_nextn_predict_layers}")
 
     @property
     def lookahead_slots(self) -> int:
@@ -37,10 +41,17 @@ class Speculation:
         return self.num_speculative_tokens + 1 if self.method == "dflash" else 0
 
     @property
+    def prefill_lookahead_tokens(self) -> int:
+        """Known tokens behind a chunk of a prompt that the drafter reads."""
+        if self.method == "mtp" and min(self.num_nextn_predict_layers, self.num_speculative_tokens) > 1:
+            return self.num_speculative_tokens
+        return 1 if self.method in EAGLE_METHODS else 0
+
+    @property
     def hash_lookahead_tokens(self) -> int:
         """Tokens behind a block that its hash covers too."""
         is_off = self.disable_lookahead_block_hashes or self.disable_eagle_block_drop
-        return 1 if self.method in EAGLE_METHODS and not is_off else 0
+        return 0 if is_off else self.prefill_lookahead_tokens
 
     @property
     def drops_last_block(self) -> bool:

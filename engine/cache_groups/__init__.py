@@ -6,14 +6,15 @@ entry in ``KINDS``; the manager knows only the interface of :class:`CacheGroup`.
 
 from __future__ import annotations
 
-from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock
+from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.cache_groups.base import CacheGroup, FindBlock, Span
 from kvtwin.engine.cache_groups.chunked_local import ChunkedLocalGroup
-from kvtwin.engine.cache_groups.full_attention import FullAttentionGroup
+from kvtwin.engine.cache_groups.full_attention import FullAttentionGroup, PartlyHitFullAttentionGroup
 from kvtwin.engine.cache_groups.sliding_window import SlidingWindowGroup
-from kvtwin.engine.cache_groups.state_space import StateSpaceGroup
+from kvtwin.engine.cache_groups.state_space import StateSpaceGroup, UncachedStateGroup
 from kvtwin.engine.settings import EngineSettings
 
-__all__ = ["KINDS", "CacheGroup", "FindBlock", "FullAttentionGroup", "make_groups"]
+__all__ = ["KINDS", "CacheGroup", "FindBlock", "FullAttentionGroup", "Span", "StateSpaceGroup", "make_groups"]
 
 KINDS: dict[str, type[CacheGroup]] = {
     "full_attention": FullAttentionGroup,
@@ -26,4 +27,12 @@ KINDS: dict[str, type[CacheGroup]] = {
 
 def make_groups(settings: EngineSettings) -> list[CacheGroup]:
     """The groups of an engine with these settings."""
-    return [KINDS[spec.kind](spec, settings) for spec in settings.group_specs]
+    return [_kind(spec, settings)(spec, settings) for spec in settings.group_specs]
+
+
+def _kind(spec: CacheGroupSpec, settings: EngineSettings) -> type[CacheGroup]:
+    if spec.kind == "mamba" and not settings.enable_prefix_caching:
+        return UncachedStateGroup
+    if spec.kind == "full_attention" and settings.hits_parts and spec.block_size > settings.hash_block_size:
+        return PartlyHitFullAttentionGroup
+    return KINDS[spec.kind]

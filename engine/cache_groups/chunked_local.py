@@ -20,10 +20,10 @@ class ChunkedLocalGroup(CacheGroup):
 
     def find_hit(
         self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
-    ) -> BlockTables:
+    ) -> tuple[BlockTables, int]:
         start = self.num_dead_blocks(num_tokens)
         tables = leading_blocks(keys, start, num_tokens // self.block_size, find)
-        return [[NULL_BLOCK] * start + table for table in tables]
+        return [[NULL_BLOCK] * start + table for table in tables], (start + len(tables[0])) * self.block_size
 
     def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
         num_live_slots = min(self.window_tokens + num_slots_ahead, self._settings.max_model_len)

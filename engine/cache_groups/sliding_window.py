@@ -27,7 +27,7 @@ class SlidingWindowGroup(CacheGroup):
 
     def find_hit(
         self, keys: Sequence[Sequence[int]], num_tokens: int, find: FindBlock, num_dropped_blocks: int = 0
-    ) -> BlockTables:
+    ) -> tuple[BlockTables, int]:
         num_blocks = min(num_tokens // self.block_size, len(keys[0]))
         tables = [[NULL_BLOCK] * num_blocks for _ in keys]
         alignment_blocks, tail_blocks = self.alignment_blocks, self._tail_blocks
@@ -46,16 +46,19 @@ class SlidingWindowGroup(CacheGroup):
             if run >= tail_blocks + num_dropped_blocks:
                 end = index + run - num_dropped_blocks
                 start = max(index, end - tail_blocks)  # a window of one token looks at no block before it
-                return [[NULL_BLOCK] * start + table[start:end] for table in tables]
+                return [[NULL_BLOCK] * start + table[start:end] for table in tables], end * self.block_size
         end = max(0, run - run % alignment_blocks - num_dropped_blocks)  # all that there is from the first block on
-        return [table[: end - end % alignment_blocks] for table in tables]
+        end -= end % alignment_blocks
+        return [table[:end] for table in tables], end * self.block_size
 
     def _blocks_at_once(self, num_slots: int, num_slots_ahead: int) -> int:
-        num_live_slots = min(self.window_tokens - 1 + num_slots_ahead, self._settings.max_model_len)
+        num_live_slots = self.window_tokens - 1 + self._settings.num_unsettled_tokens + num_slots_ahead
+        num_live_slots = min(num_live_slots, self._settings.max_model_len)
         return min(self._blocks_for(num_slots), self._blocks_for(num_live_slots) + 1)
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
-        return max(0, num_computed_tokens - self.window_tokens + 1) // self.block_size
+        num_live_tokens = self.window_tokens - 1 + self._settings.num_unsettled_tokens
+        return max(0, num_computed_tokens - num_live_tokens) // self.block_size
 
     def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
         end = (index + 1) * self.block_size

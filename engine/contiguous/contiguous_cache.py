@@ -10,7 +10,7 @@ from __future__ import annotations
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.contiguous.range_pool import RangePool
 from kvtwin.engine.demand import Demand
-from kvtwin.engine.executor import HostCopy
+from kvtwin.engine.executor import BlockCopy, HostCopy
 from kvtwin.engine.forking import NoForks
 from kvtwin.engine.hit import Hit
 from kvtwin.engine.observer import Observer
@@ -116,6 +116,10 @@ class ContiguousCache:
 
     def start_step(self) -> None:
         """A step changes nothing by itself."""
+
+    def take_copies(self) -> list[BlockCopy]:
+        """None: nothing is shared."""
+        return []
 
     def take_host_copies(self) -> tuple[list[HostCopy], list[HostCopy]]:
         """None: nothing is ever in the host."""

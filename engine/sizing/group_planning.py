@@ -51,7 +51,7 @@ class CacheLayer:
         """
         window = self.spec.window_tokens
         if self.kind == "mamba":
-            return mamba_blocks
+            return mamba_blocks + (self.spec.prefill_checkpoint_alignment is not None)
         if window is None:
             return ceil_div(length_tokens, self.block_size)
         if self.kind == "chunked_local_attention":
@@ -89,6 +89,11 @@ class LayerGroup:
     def has_draft_layers(self) -> bool:
         """Whether layers of the drafter are among them."""
         return any(layer.is_draft for layer in self.layers)
+
+    @property
+    def prefill_checkpoint_alignment(self) -> int | None:
+        """As of its layers: see LayerSpec."""
+        return self.layers[0].spec.prefill_checkpoint_alignment
 
     @property
     def page_bytes(self) -> int:

@@ -161,6 +161,7 @@ def _mamba2(fields: Fields, hidden: int) -> dict[str, Any]:
         ssm_values=width * state,
         state_heads=groups,
         ssm_dtype=fields.first("mamba_ssm_cache_dtype", "mamba_ssm_dtype"),
+        prefill_checkpoint_alignment=1,
     )
     return _without_attention(
         spec,

@@ -44,6 +44,9 @@ class LayerSpec:
     state_heads: int = 1
     conv_dtype: str | None = None
     ssm_dtype: str | None = None
+    prefill_checkpoint_alignment: int | None = None
+    """States: a prompt's end can leave a checkpoint so many tokens, or a multiple, behind its chunk's start; None: not.
+    Without prefix caching there are none, whatever is declared."""
 
     def token_bytes(self, kv_cache_dtype: str, model_dtype: str) -> int:
         """Bytes that one token takes in this layer; 0 for a state layer.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.sizing.cache_plan import CachePlan
+from kvtwin.engine.speculation import Speculation
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.setup.host_memory import host_blocks
@@ -37,7 +38,9 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
         config = EngineConfig(
             num_blocks=plan.num_blocks,
             block_size=_block_size(plan),
-            cache_groups=_cache_groups(plan, inputs.enable_prefix_caching),
+            cache_groups=_cache_groups(
+                plan, inputs.enable_prefix_caching, speculation.speculation if speculation else None
+            ),
             prefix_cache_retention_interval=options.prefix_cache_retention_interval,
             prefix_match_unit=options.prefix_match_unit,
             max_model_len=plan.max_model_len,
@@ -88,14 +91,23 @@ def flag_of(setting: str) -> str:
     return _FLAGS_OF_OTHER_NAMES.get(setting, f"--{setting.replace('_', '-')}")
 
 
-def _cache_groups(plan: CachePlan, caches_prefixes: bool) -> tuple[CacheGroupSpec, ...]:
-    """The plan's groups as the engine wants them: without prefix caching a request has one block of states."""
+def _cache_groups(
+    plan: CachePlan, caches_prefixes: bool, speculation: Speculation | None
+) -> tuple[CacheGroupSpec, ...]:
+    """The plan's groups as the engine wants them: without prefix caching a request has one block of states.
+
+    Beside it are blocks for the states behind each draft.
+    """
+    num_drafts = speculation.num_speculative_tokens if speculation else 0
     return tuple(
         CacheGroupSpec(
             group.kind,
             plan.max_model_len if group.kind == "mamba" and not caches_prefixes else group.block_size,
             group.window_tokens,
             is_eagle_group=group.has_draft_layers,
+            num_speculative_blocks=num_drafts if group.kind == "mamba" else 0,
+            num_prefill_checkpoint_blocks=int(group.prefill_checkpoint_alignment is not None),
+            prefill_checkpoint_alignment=group.prefill_checkpoint_alignment,
         )
         for group in plan.groups
     )

@@ -194,14 +194,54 @@ def test_the_two_switches(method, no_hashes, no_drop, lookahead, drops):
     assert (speculation.hash_lookahead_tokens, speculation.drops_last_block) == (lookahead, drops)
 
 
-def test_padding_is_cut_by_the_long_prefill_limit():
-    """Where vLLM ends with an assertion."""
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("threshold", [1, 4])
+def test_padding_that_the_long_prefill_limit_would_cut_is_refused(threshold, strict):
+    """vLLM ends with an assertion then, but where states are cached: there it leaves the padding out."""
     speculation = Speculation(method="ngram", num_speculative_tokens=4)
-    engine = Speculating(60, lambda name, index: 0, speculation, block_size=1, long_prefill_token_threshold=3)
-    engine.add("r0", [1, 2, 3, 4, 5, 6, 7], 4)
-    engine.iterate()
-    engine.add("r1", [1, 2, 3, 4, 5, 6, 7], 4)
-    assert shape(engine.iterate())["r1"] == 3
+    settings = {"num_blocks": 60, "speculation": speculation, "vllm_strict": strict}
+    EngineConfig(**settings, long_prefill_token_threshold=5)
+    with pytest.raises(ValueError, match=r"^long_prefill_token_threshold: expected 0, or more than the 4 drafts"):
+        EngineConfig(**settings, long_prefill_token_threshold=threshold)
+    states = (CacheGroupSpec("full_attention", 4), CacheGroupSpec("mamba", 4, num_speculative_blocks=4))
+    EngineConfig(**settings, cache_groups=states, long_prefill_token_threshold=threshold)
+
+
+@pytest.mark.parametrize(
+    ("speculation", "groups", "message"),
+    [
+        ({"method": "mtp", "num_nextn_predict_layers": 2}, [("full_attention", 4)], None),
+        ({"method": "mtp", "num_nextn_predict_layers": 2}, [("sliding_window", 4, 9)], "expected full attention"),
+        (
+            {"method": "mtp", "num_nextn_predict_layers": 2},
+            [("full_attention", 3, None, True)],
+            "at least the 4 tokens",
+        ),
+        ({"method": "mtp"}, [("full_attention", 3, None, True)], None),
+        ({"method": "ngram"}, [("full_attention", 4), ("mamba", 4, None, False, 4, 1, 1)], "fewer drafts than the 4"),
+        ({"method": "ngram"}, [("full_attention", 5), ("mamba", 5, None, False, 4, 1, 1)], None),
+    ],
+)
+def test_what_vllm_would_die_of_with_several_modules_or_states_is_refused(speculation, groups, message):
+    settings = {
+        "num_blocks": 60,
+        "speculation": Speculation(num_speculative_tokens=4, **speculation),
+        "cache_groups": tuple(CacheGroupSpec(*group) for group in groups),
+    }
+    if message is None:
+        EngineConfig(**settings)
+    else:
+        with pytest.raises(ValueError, match=f"^speculation: .*{message}"):
+            EngineConfig(**settings)
+
+
+@pytest.mark.parametrize(("prompt", "expected"), [(8, [8]), (10, [7, 3]), (11, [8, 3]), (9, [6, 3]), (17, [8, 6, 3])])
+def test_no_chunk_ends_within_what_several_modules_read(prompt, expected):
+    """Three modules, a budget of 8: one or two tokens are never left over."""
+    speculation = Speculation(method="mtp", num_speculative_tokens=3, num_nextn_predict_layers=3)
+    engine = Speculating(60, lambda name, index: 0, speculation, max_num_batched_tokens=8, block_size=4)
+    engine.add("r0", prompt, 1)
+    assert [sum(step.num_tokens) for step in engine.run() if step.requests] == expected
 
 
 def test_padding_above_the_budget_stops_admission():

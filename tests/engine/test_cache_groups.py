@@ -121,8 +121,6 @@ def test_a_window_group_holds_no_more_than_its_window(window):
         ((CacheGroupSpec("sliding_window", 4),), {}, "cache_groups: expected a sliding_window of at least 1 token"),
         ((CacheGroupSpec("sliding_window", 4, 0),), {}, "cache_groups: expected a sliding_window of at least 1 token"),
         ((CacheGroupSpec("mamba", 4, 9),), {}, "cache_groups: expected no window of mamba, got 9"),
-        ((FULL, CacheGroupSpec("mamba", 8)), {}, "cache_groups: .* parts of blocks cannot be hit yet"),
-        ((FULL, STATES), {"prefix_match_unit": 2}, "cache_groups: .* parts of blocks cannot be hit yet"),
         (
             (FULL, STATES),
             {"enable_prefix_caching": False},
@@ -235,8 +233,10 @@ def test_a_block_has_a_second_key_for_the_part_at_the_prompts_end():
     """Prompt of 16, blocks of 8, hashes of 4: the second block is also cached as the part up to 12, until evicted."""
     core = engine(CacheGroupSpec("full_attention", 8), WINDOW, num_blocks=8)
     cache = core.scheduler.kv_cache
-    core.scheduler.add_request(Request("a", 16, 1, TokenContent(core.scheduler.keys, range(16))))
+    request = Request("a", 16, 1, TokenContent(core.scheduler.keys, range(16)))
+    core.scheduler.add_request(request)
     core.process([[5] for _ in core.schedule_next().requests])
-    assert cache.parts.num_keys == 1
+    part, whole = cache.pool_keys(request, 0, None, 1)[2] - 1, cache.pool_keys(request, 0, None, 0)[1]
+    assert cache.pool.blocks_with_key(part) == cache.pool.blocks_with_key(whole) == [2]
     cache.pool.allocate(7)
-    assert cache.parts.num_keys == 0
+    assert cache.pool.num_cached_keys == 0

@@ -20,8 +20,7 @@ WITH_PARTS = (CacheGroupSpec("full_attention", 8), CacheGroupSpec("sliding_windo
         ({"enable_kv_cache_events": True}, ["KVEventLog"]),
         ({"num_offload_blocks": 4}, ["OffloadTier"]),
         ({"kv_cache_metrics": True}, ["BlockMetrics"]),
-        ({"cache_groups": WITH_PARTS}, ["BlockParts"]),
-        ({"cache_groups": WITH_PARTS, "enable_prefix_caching": False}, []),
+        ({"cache_groups": WITH_PARTS}, []),
     ],
 )
 def test_only_what_was_asked_for_listens(config, names):

@@ -2,8 +2,8 @@
 
     ask_oracle.py --first SEED --count N --out DIR
 
-Writes N random cases, each as workload, configuration and log, in the layout of golden/. A case that vLLM itself
-refuses or crashes on is not written; its reason is printed.
+Writes N random cases, each as workload, configuration and log, in the layout of golden/. Of a case that vLLM itself
+refuses or crashes on, workload and configuration go to DIR/without_answer; the reason is printed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ def ask(seed: int, folder: Path) -> None:
     (folder / f"{name}.config.json").write_text(json.dumps(oracle.cfg | {"name": name}, indent=1))
 
 
+def keep_unanswered(seed: int, folder: Path) -> None:
+    """Write case ``seed``, to which there is no log."""
+    config, lines = random_cases.random_case(seed)
+    folder.mkdir(exist_ok=True)
+    write_jsonl(folder / f"random_{seed}.workload.jsonl", lines)
+    (folder / f"random_{seed}.config.json").write_text(json.dumps(config, indent=1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=1)
@@ -49,6 +57,7 @@ def main() -> int:
             ask(seed, options.out)
         except Exception as error:
             refused += 1
+            keep_unanswered(seed, options.out / "without_answer")
             print(f"case {seed}: vLLM gave no answer: {type(error).__name__}: {error}"[:300])
     print(f"{options.count - refused} cases asked, {refused} without an answer")
     return 0

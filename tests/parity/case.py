@@ -76,7 +76,12 @@ def _group_spec(group: dict[str, Any], block_size: int) -> CacheGroupSpec:
         raise UnsupportedCaseError(f"cache groups of kind {kind}")
     name, window = _KINDS[kind]
     return CacheGroupSpec(
-        name, group.get("block_size", block_size), group[window] if window else None, bool(group.get("eagle"))
+        name,
+        group.get("block_size", block_size),
+        group[window] if window else None,
+        bool(group.get("eagle")),
+        *(group.get(key) or 0 for key in ("num_speculative_blocks", "num_prefill_checkpoint_blocks")),
+        group.get("prefill_checkpoint_alignment"),
     )
 
 
@@ -86,6 +91,7 @@ def _speculation(case: dict[str, Any]) -> Speculation | None:
     return Speculation(
         method=case["spec_method"],
         num_speculative_tokens=case["num_speculative_tokens"],
+        num_nextn_predict_layers=case["num_nextn_predict_layers"],
         disable_lookahead_block_hashes=case["disable_lookahead_block_hashes"],
         disable_eagle_block_drop=case["disable_eagle_block_drop"],
     )
@@ -294,6 +300,8 @@ class CaseRun:
         record["running_new_blocks"] = [[request.request_id, tables] for request, tables in step.new_blocks]
         if step.num_drafts:
             record["spec"] = self.sampler.verified(step)
+        if step.copies:
+            record["cow_copies"] = [[copy.source, copy.destination] for copy in step.copies]
         record["preempted"] = [request.request_id for request in step.preempted]
         if self.case["log_hashes"] and step.admitted:
             record["hashes"] = {
@@ -341,7 +349,7 @@ class CaseRun:
         record["waiting"] = [request.request_id for request in self.scheduler.waiting]
         record["free_blocks"] = pool.num_free_blocks
         self._log_free_queue("free_queue", record)
-        record["map_entries"] = pool.num_cached_keys + self.scheduler.kv_cache.parts.num_keys
+        record["map_entries"] = pool.num_cached_keys
         record["hashed_blocks"] = pool.num_hashed_blocks
         record["prefix"] = dict(self.prefix)
         if self.case["kv_events"]:

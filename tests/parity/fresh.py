@@ -17,7 +17,9 @@ from collections import Counter
 from pathlib import Path
 
 from tests.parity.__main__ import case_names, compare_case, log_file
-from tests.parity.case import read_jsonl
+from tests.parity.case import UnsupportedCaseError, engine_config, read_jsonl
+from tests.parity.kinds import events, kinds
+from tests.parity.oracle.vllm_oracle import DEFAULT_CONFIG
 
 HERE = Path(__file__).resolve().parent
 ORACLE = HERE.parents[1] / ".oracle"
@@ -41,22 +43,36 @@ def ask_oracle(variables: dict[str, str], first_seed: int, count: int, folder: P
     subprocess.run(command, check=True, env=os.environ | variables, stderr=subprocess.DEVNULL)
 
 
-def pressure(folder: Path, name: str) -> Counter[str]:
-    """What happened in a case, to show that the comparison means something."""
-    counts: Counter[str] = Counter()
-    for record in read_jsonl(log_file(folder, name, "log")):
-        counts["preemptions"] += len(record.get("preempted", ()))
-        counts["admissions"] += len(record.get("admitted", ()))
-        counts["admissions with a hit"] += sum(1 for one in record.get("admitted", ()) if one["num_computed_tokens"])
-        counts["stops before the length"] += sum(1 for _, reason in record.get("finished", ()) if reason == "stop")
-        counts["drafts verified"] += sum(len(drafts) for _, drafts in record.get("spec", ()))
-        counts["aborts"] += len(record.get("aborted", ()))
-        counts["stalled cases"] += bool(record.get("stalled"))
-    config = json.loads((folder / f"{name}.config.json").read_text())
-    counts["cases with speculation"] += bool(config["num_speculative_tokens"])
-    counts["async cases"] += config["async_scheduling"]
-    counts["priority cases"] += config["policy"] == "priority"
-    return counts
+def compare_folder(folder: Path) -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """Totals of a folder, how many cases there are of each kind, and what happened in them."""
+    totals = Counter({"cases": 0, "steps": 0, "differences": 0, "refused": 0})
+    kind_counts: Counter[str] = Counter()
+    event_counts: Counter[str] = Counter()
+    for name in case_names(folder):
+        config = DEFAULT_CONFIG | json.loads((folder / f"{name}.config.json").read_text())
+        lines = list(read_jsonl(log_file(folder, name, "workload")))
+        try:
+            case_steps, case_differences = compare_case(folder, name)
+        except UnsupportedCaseError:  # vLLM dies of it under circumstances that this case does not bring about
+            totals["refused"] += 1
+            continue
+        totals.update(cases=1, steps=case_steps, differences=case_differences)
+        kind_counts.update(kinds(config, lines))
+        event_counts.update(events(read_jsonl(log_file(folder, name, "log"))))
+    return totals, kind_counts, event_counts
+
+
+def not_refused(folder: Path) -> list[str]:
+    """Names of the cases that vLLM does not start with, or dies of, and that we would go on with."""
+    names = []
+    for name in case_names(folder / "without_answer"):
+        config = DEFAULT_CONFIG | json.loads((folder / "without_answer" / f"{name}.config.json").read_text())
+        try:
+            engine_config(config, num_loras=3)
+        except UnsupportedCaseError:
+            continue
+        names.append(name)
+    return names
 
 
 def main() -> int:
@@ -71,15 +87,17 @@ def main() -> int:
         folder = options.keep or Path(temporary)
         print(f"seeds {options.seed} to {options.seed + options.count - 1}", flush=True)
         ask_oracle(variables, options.seed, options.count, folder)
-        cases = steps = differences = 0
-        counts: Counter[str] = Counter()
-        for name in case_names(folder):
-            case_steps, case_differences = compare_case(folder, name)
-            cases, steps, differences = cases + 1, steps + case_steps, differences + case_differences
-            counts += pressure(folder, name)
-    print(", ".join(f"{count} {what}" for what, count in counts.items()))
-    print(f"cases {cases} steps {steps} differences {differences}")
-    return 1 if differences or not cases else 0
+        totals, kind_counts, event_counts = compare_folder(folder)
+        unanswered = case_names(folder / "without_answer")
+        wrong = not_refused(folder)
+    for counts in (kind_counts, event_counts):
+        print(", ".join(f"{count:,} {what}" for what, count in sorted(counts.items())))
+    for name in wrong:
+        print(f"{name}: vLLM gives no answer, and it is not refused")
+    num_refused = len(unanswered) - len(wrong)
+    print(f"refused by name: {num_refused} cases to which vLLM gives no answer, {totals['refused']} that it survives")
+    print(f"cases {totals['cases']} steps {totals['steps']} differences {totals['differences'] + len(wrong)}")
+    return 1 if totals["differences"] or wrong or not totals["cases"] else 0
 
 
 if __name__ == "__main__":

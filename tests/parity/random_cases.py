@@ -1,4 +1,4 @@
-"""Random parity cases: configurations and workloads drawn to put the pool and the queues under pressure."""
+"""Random parity cases: configurations drawn to put the pool, the queues and every limit under pressure."""
 
 from __future__ import annotations
 
@@ -6,30 +6,23 @@ import math
 import random
 from typing import Any
 
-Case = tuple[dict[str, Any], list[dict[str, Any]]]
+from random_workloads import random_workload
+
+Config = dict[str, Any]
+Group = dict[str, Any]
+
+ATTENTION = ("full", "sliding_window", "chunked_local")
 
 
-def random_case(seed: int) -> Case:
+def random_case(seed: int) -> tuple[Config, list[dict[str, Any]]]:
     """Configuration and workload number ``seed``, in the oracle's format."""
     rng = random.Random(f"parity/{seed}")
-    block_size = rng.choice((1, 2, 3, 4, 5, 8, 16, 16, 32))
-    max_model_len = rng.choice((64, 128, 200, 512))
-    blocks_of_longest = -(-max_model_len // block_size)
-    is_tight = rng.random() < 0.6
-    num_blocks = 1 + max(2, int(blocks_of_longest * rng.uniform(1.0, 1.3 if is_tight else 3.0)))
-    config: dict[str, Any] = {
-        "block_size": block_size,
-        "num_blocks": num_blocks,
-        "max_model_len": max_model_len,
-        "max_num_seqs": rng.choice((1, 2, 4, 8, 8, 16, 16, 64)),
-        "max_num_batched_tokens": rng.choice((64, 100, 256, 1024)),
+    config = _draw_sizes(rng) | {
         "enable_prefix_caching": rng.random() < 0.9,
         "policy": rng.choice(("fcfs", "fcfs", "priority")),
         "async_scheduling": rng.random() < 0.5,
-        "watermark": rng.choice((0.0, 0.0, 0.05, 0.3)),
+        "watermark": rng.choice((0.0, 0.0, 0.0, 0.05, 0.3, 0.6, 0.95)),
         "scheduler_reserve_full_isl": rng.random() < 0.6,
-        "long_prefill_token_threshold": rng.choice((0, 0, 0, 8, 24, 70)),
-        "long_prefill_token_threshold_adaptive": rng.random() < 0.2,
         "arrival_time": rng.choice(("unique", "step")),
         "kv_events": rng.random() < 0.4,
         "log_free_queue": "full",
@@ -37,174 +30,155 @@ def random_case(seed: int) -> Case:
         "log_hashes": rng.random() < 0.3,
         "hash_algo": rng.choice(("sha256", "sha256", "sha256_cbor", "xxhash", "xxhash_cbor")),
         "stall_steps": 4,
-        "max_steps": 4000,
+        "max_steps": 3000,
     }
-    config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], config["max_num_seqs"])
-    config["long_prefill_token_threshold"] = min(config["long_prefill_token_threshold"], max_model_len)
     if config["hash_algo"].startswith("xxhash") or rng.random() < 0.2:
         config["none_hash_seed"] = str(rng.randrange(100))
+    _draw_speculation(rng, config)
+    if config["block_size"] < config.get("num_speculative_tokens", 0):
+        config.pop("num_nextn_predict_layers", None)
+    if rng.random() < 0.65:
+        rng.choice((_draw_attention_groups, _draw_state_groups))(rng, config)
+    _draw_limits(rng, config)
+    return config, random_workload(rng, config)
+
+
+def _draw_sizes(rng: random.Random) -> Config:
+    """Block size, pool, length and batch: usual ones, tiny ones, large blocks, or a few tokens per step."""
+    regime = rng.choice(("usual", "usual", "tiny", "large blocks", "few tokens"))
+    block_size = rng.choice((1, 2, 3, 4, 5, 8, 16, 16, 32))
+    max_model_len = rng.choice((64, 128, 200, 512))
+    max_num_seqs = rng.choice((1, 2, 4, 8, 8, 16, 16, 64))
+    batched_tokens = max(max_num_seqs, rng.choice((64, 100, 256, 1024)))
+    if regime == "tiny":
+        block_size, max_model_len = rng.choice((1, 2, 3, 4, 8)), rng.randint(9, 48)
+    elif regime == "large blocks":
+        block_size = rng.randint(64, 1000)
+        max_model_len = int(block_size * rng.uniform(0.9, 3.5))
+        batched_tokens = max(max_num_seqs, rng.choice((100, block_size - 1, block_size, block_size + 1, 2048)))
+    elif regime == "few tokens":
+        batched_tokens = rng.randint(1, 63)
+        max_num_seqs = min(max_num_seqs, batched_tokens)
+        max_model_len = rng.choice((16, 40, 64, 128))
+    blocks_of_longest = -(-max_model_len // block_size)
+    largest = 1.3 if rng.random() < 0.6 else 3.0
+    return {
+        "block_size": block_size,
+        "max_model_len": max_model_len,
+        "num_blocks": 1 + max(2, int(blocks_of_longest * rng.uniform(1.0, largest))),
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": batched_tokens,
+    }
+
+
+def _draw_limits(rng: random.Random, config: Config) -> None:
+    """Limits on chunks and seats, around those of blocks and drafts."""
+    block_size, batched_tokens = config["block_size"], config["max_num_batched_tokens"]
+    thresholds = (0, 0, 0, 0, 1, 2, block_size - 1, block_size, block_size + 1, 8, 24, 70)
+    threshold = min(rng.choice(thresholds), config["max_model_len"])
+    config["long_prefill_token_threshold_adaptive"] = rng.random() < 0.3
     if rng.random() < 0.15:
         config["enable_chunked_prefill"] = False
-        config["long_prefill_token_threshold"] = 0
-        config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], max_model_len)
-    if rng.random() < 0.15:
-        config["max_num_scheduled_tokens"] = rng.randint(8, config["max_num_batched_tokens"])
+        threshold = 0
+        config["max_num_batched_tokens"] = max(batched_tokens, config["max_model_len"])
+    if not _caches_states(config) and threshold <= config.get("num_speculative_tokens", 0) and rng.random() < 0.9:
+        threshold = 0  # vLLM may end with an assertion
+    config["long_prefill_token_threshold"] = threshold
+    if rng.random() < 0.25:
+        config["max_num_scheduled_tokens"] = rng.randint(1, 2 * batched_tokens)
     if rng.random() < 0.15:
         config["max_num_active_seqs"] = rng.randint(1, config["max_num_seqs"])
     if rng.random() < 0.15:
         config["prefill_schedule_interval"] = rng.randint(2, 5)
     if rng.random() < 0.2:
         config["max_loras"] = rng.randint(1, 3)
+
+
+def _draw_speculation(rng: random.Random, config: Config) -> None:
     if rng.random() < 0.6:
-        rng.choice((_draw_groups, _draw_groups, _draw_state_groups))(rng, config)
-    _draw_speculation(random.Random(f"parity/speculation/{seed}"), config)
-    return config, _random_workload(rng, config)
-
-
-def _draw_speculation(rng: random.Random, config: dict[str, Any]) -> None:
-    """Let a third of the cases speculate; a random stream of its own leaves the others as they were."""
-    if rng.random() < 0.67 or any(group["type"] == "mamba" for group in config.get("groups", ())):
         return
-    methods = ["ngram", "suffix", "draft_model", "dflash"]
-    if not _has_parts(config):
-        methods += ["eagle", "eagle", "eagle3", "mtp"]
+    methods = ("ngram", "ngram_gpu", "suffix", "medusa", "draft_model", "dflash", "eagle", "eagle3", "mtp", "mtp")
     config["spec_method"] = rng.choice(methods)
-    config["num_speculative_tokens"] = rng.randint(1, 5)
+    config["num_speculative_tokens"] = rng.randint(1, rng.choice((3, 7)))
+    if config["spec_method"] == "mtp":
+        config["num_nextn_predict_layers"] = rng.choice((1, 2, 3, 7))
     config["disable_lookahead_block_hashes"] = rng.random() < 0.5
     config["disable_eagle_block_drop"] = rng.random() < 0.2
-    if config.get("groups"):
-        config["groups"] = [dict(group, eagle=rng.random() < 0.5) for group in config["groups"]]
-        if rng.random() < 0.4:  # several kinds of windows, some of which look at one token only
-            for group in config["groups"]:
-                if group["type"] == "sliding_window":
-                    group["sliding_window"] = rng.choice((1, 2, rng.randint(1, config["max_model_len"])))
+    config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], config["num_speculative_tokens"] + 2)
 
 
-def _has_parts(config: dict[str, Any]) -> bool:
-    """Whether a hash covers less than a block of full attention."""
-    groups = config.get("groups", ())
-    hash_tokens = config.get("prefix_match_unit") or math.gcd(*(group["block_size"] for group in groups))
-    return any(group["type"] == "full" and group["block_size"] > hash_tokens for group in groups)
+def _caches_states(config: Config) -> bool:
+    has_states = any(group["type"] == "mamba" for group in config.get("groups", ()))
+    return has_states and config["enable_prefix_caching"]
 
 
-def _draw_groups(rng: random.Random, config: dict[str, Any]) -> None:
-    """Replace the one group of full attention by other kinds, of equal or different block sizes."""
-    block_size = config["block_size"]
+def _draw_attention_groups(rng: random.Random, config: Config) -> None:
+    """Replace the one group of full attention by several kinds, of equal or different block sizes."""
+    block_size, longest = config["block_size"], config["max_model_len"]
     sizes = rng.choice(((1,), (1,), (1, 2), (1, 3), (2, 3)))
     size = block_size * rng.choice((1, *sizes))
-    groups: list[dict[str, Any]] = [{"type": "full", "block_size": size}] * rng.randint(0, 1)
+    has_full = rng.random() < 0.5 or config.get("num_nextn_predict_layers", 1) > 1
+    groups: list[Group] = [{"type": "full", "block_size": size}] * has_full
     for _ in range(rng.randint(0 if groups else 1, 3)):
         if groups and rng.random() < 0.3:
             groups.append(dict(groups[-1]))
             continue
-        window = rng.choice((2, block_size, block_size + 1, 3 * block_size, rng.randint(2, config["max_model_len"])))
+        window = rng.choice((1, 2, block_size, block_size + 1, 3 * block_size, rng.randint(1, longest)))
         groups.append(
             {"type": "sliding_window", "sliding_window": window, "block_size": block_size * rng.choice(sizes)}
         )
-    if rng.random() < 0.25:
-        chunk = rng.choice((block_size, 3 * block_size, rng.randint(1, config["max_model_len"])))
+    if rng.random() < 0.2:
+        chunk = rng.choice((block_size, 3 * block_size, rng.randint(1, longest)))
         local = {"type": "chunked_local", "attention_chunk_size": chunk, "block_size": block_size}
         groups = [group | {"block_size": block_size} for group in groups[: rng.randint(0, 2)]] + [local]
+        config["disable_lookahead_block_hashes"] = False  # vLLM cannot drop blocks of chunks
     _set_groups(rng, config, groups)
 
 
-def _draw_state_groups(rng: random.Random, config: dict[str, Any]) -> None:
-    """State-space groups, alone or beside full attention and a window; all blocks are of one size, as vLLM has it."""
+def _draw_state_groups(rng: random.Random, config: Config) -> None:
+    """State-space groups, alone or beside full attention and windows; half of them leave prefill checkpoints."""
     block_size = config["block_size"]
-    groups: list[dict[str, Any]] = [{"type": "mamba", "block_size": block_size}] * rng.choice((1, 1, 2, 3))
-    if rng.random() < 0.8:
-        groups += [{"type": "full", "block_size": block_size}]
-    if rng.random() < 0.3:
+    sizes = rng.choice(((1,), (1,), (1, 2, 3), (1, 2, 4), (2,)))
+    states: Group = {
+        "type": "mamba",
+        "block_size": block_size * rng.choice(sizes),
+        "num_speculative_blocks": config.get("num_speculative_tokens", 0),
+    }
+    if rng.random() < (0.5 if config.get("num_speculative_tokens", 0) < states["block_size"] else 0.05):
+        states["num_prefill_checkpoint_blocks"] = 1
+        states["prefill_checkpoint_alignment"] = rng.choice((1, 1, block_size, 16))
+    groups = [states] * rng.choice((1, 1, 2, 3))
+    if rng.random() < 0.8 or config.get("num_nextn_predict_layers", 1) > 1:
+        groups += [{"type": "full", "block_size": block_size * rng.choice(sizes)}]
+    if rng.random() < 0.25:
         window = rng.choice((2, block_size, 3 * block_size, rng.randint(2, config["max_model_len"])))
-        groups += [{"type": "sliding_window", "sliding_window": window, "block_size": block_size}]
+        size = block_size * rng.choice((1, rng.choice(sizes)))
+        groups += [{"type": "sliding_window", "sliding_window": window, "block_size": size}]
     if not config["enable_prefix_caching"]:
         whole = {"block_size": config["max_model_len"], "mamba_cache_mode": "none"}
         groups = [group | whole if group["type"] == "mamba" else group for group in groups]
     _set_groups(rng, config, groups)
 
 
-def _set_groups(rng: random.Random, config: dict[str, Any], groups: list[dict[str, Any]]) -> None:
-    """Use ``groups`` in random order, with a retention interval and a pool that suit them."""
+def _set_groups(rng: random.Random, config: Config, groups: list[Group]) -> None:
+    """Use ``groups`` in random order, with a hash size, a retention interval and a pool that suit them."""
+    if config.get("num_speculative_tokens"):
+        groups = [dict(group, eagle=rng.random() < 0.5) for group in groups]
     rng.shuffle(groups)
     config["groups"] = groups
+    divisor = math.gcd(*(group["block_size"] for group in groups))
+    has_full = any(group["type"] == "full" for group in groups)
+    unit = math.lcm(*(group["block_size"] for group in groups))
+    if (not has_full or unit < config.get("num_speculative_tokens", 0)) and rng.random() < 0.9:
+        config.pop("num_nextn_predict_layers", None)  # vLLM may not start, or end with an error
     has_states = any(group["type"] == "mamba" for group in groups)
-    if len(groups) > 1 and not has_states and rng.random() < 0.2:
-        divisor = math.gcd(*(group["block_size"] for group in groups))
-        config["prefix_match_unit"] = rng.choice([unit for unit in range(1, divisor + 1) if divisor % unit == 0])
+    if len(groups) > 1 and rng.random() < (0.5 if has_states else 0.2):
+        divisors = [part for part in range(1, divisor + 1) if divisor % part == 0]
+        config["prefix_match_unit"] = rng.choice((divisor, rng.choice(divisors)))
     is_sparse = any(group["type"] in ("sliding_window", "mamba") for group in groups)
     config["prefix_cache_retention_interval"] = rng.choice((0, 0, None, "m")) if is_sparse else 0
     if config["prefix_cache_retention_interval"] == "m":
-        unit = math.lcm(*(group["block_size"] for group in groups))
-        config["prefix_cache_retention_interval"] = unit * rng.randint(1, 4)
+        config["prefix_cache_retention_interval"] = unit * rng.randint(1, rng.choice((4, 20)))
+    num_beside = sum(1 + group.get("num_speculative_blocks", 0) for group in groups)
     blocks_of_longest = sum(-(-config["max_model_len"] // group["block_size"]) for group in groups)
-    config["num_blocks"] = 1 + int((blocks_of_longest + len(groups)) * rng.uniform(0.6, 2.0)) + len(groups)
-
-
-def _random_workload(rng: random.Random, config: dict[str, Any]) -> list[dict[str, Any]]:
-    max_model_len = config["max_model_len"]
-    num_requests = rng.randint(8, 40)
-    num_prefixes = rng.randint(1, 5)
-    longest_prefix = rng.choice((max_model_len // 8, max_model_len // 2))
-    prefix_tokens = [rng.randint(1, longest_prefix) for _ in range(num_prefixes)]
-    vocabulary = rng.choice((3, 32000))
-    salts = rng.choice(((None,), (None, "a", "bob")))
-    adapters = (None, "sql", "chat", "code") if config.get("max_loras") else (None,)
-    ends_early = rng.random() < 0.3
-    typical_output = rng.choice((20, max_model_len // 4, max_model_len // 2, max_model_len))
-    longest_tail = rng.choice((max_model_len // 16, max_model_len // 3))
-    per_step = rng.choice((1, 2, 4, 40))
-    twins = rng.random() < 0.25
-    lines: list[dict[str, Any]] = []
-    step = 0
-    for index in range(num_requests):
-        prefix = rng.randrange(num_prefixes)
-        tail = rng.randint(0, longest_tail)
-        parts = [{"seed": f"s{prefix}", "len": prefix_tokens[prefix]}]
-        if tail and rng.random() < 0.8:
-            parts.append({"seed": f"u{rng.randrange(6) if twins else index}", "len": tail})
-        prompt_tokens = sum(part["len"] for part in parts)
-        if prompt_tokens >= max_model_len:
-            parts = [{"seed": f"u{index}", "len": max_model_len - 1}]
-        line: dict[str, Any] = {
-            "id": f"r{index}",
-            "arrival_step": step,
-            "prompt_parts": parts,
-            "output_len": rng.choice((1, 2, *[rng.randint(1, typical_output) for _ in range(4)])),
-        }
-        if config["policy"] == "priority":
-            line["priority"] = rng.randint(-1, 3)
-        if (salt := rng.choice(salts)) is not None:
-            line["cache_salt"] = salt
-        if (adapter := rng.choice(adapters)) is not None:
-            line["lora"] = adapter
-        if ends_early:
-            line["output_token_ids"] = [rng.randrange(vocabulary) for _ in range(line["output_len"])]
-            end = rng.choice(line["output_token_ids"])
-            if rng.random() < 0.5:
-                line["eos_token_id"] = end
-            else:
-                line["stop_token_ids"] = [end]
-        elif twins:
-            line["output_token_ids"] = [7] * line["output_len"]
-        lines.append(line)
-        if (index + 1) % per_step == 0:
-            step += rng.choice((0, 1, 1, 2, rng.randint(0, 40)))
-    return lines + _random_operations(rng, num_requests, step)
-
-
-def _random_operations(rng: random.Random, num_requests: int, last_step: int) -> list[dict[str, Any]]:
-    operations: list[dict[str, Any]] = []
-    if rng.random() < 0.3:
-        for _ in range(rng.randint(1, 6)):
-            name = f"r{rng.randrange(num_requests)}"
-            operations.append({"op": "abort", "id": name, "step": rng.randint(0, last_step + 30)})
-    if rng.random() < 0.3:
-        for _ in range(rng.randint(1, 3)):
-            operations.append(
-                {
-                    "op": "reset_prefix_cache",
-                    "step": rng.randint(0, last_step + 60),
-                    "reset_running_requests": rng.random() < 0.6,
-                }
-            )
-    return operations
+    config["num_blocks"] = 1 + int((blocks_of_longest + num_beside) * rng.uniform(0.6, 2.0)) + num_beside

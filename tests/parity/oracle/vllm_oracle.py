@@ -64,6 +64,7 @@ DEFAULT_CONFIG: dict[str, Any] = {
     # spec decode
     "num_speculative_tokens": 0,
     "spec_method": "ngram",        # ngram | eagle | draft_model | mtp ...
+    "num_nextn_predict_layers": 1,  # MTP modules of the drafter
     "disable_eagle_block_drop": False,
     "disable_lookahead_block_hashes": False,
     # lora
@@ -281,7 +282,7 @@ def tiny_model_dir() -> str:
 # --------------------------------------------------------------------------
 # building the scheduler
 # --------------------------------------------------------------------------
-def make_group_spec(V, g: dict, default_block_size: int):
+def make_group_spec(V, g: dict, default_block_size: int, extra_retained_tokens: int = 0):
     bs = int(g.get("block_size", default_block_size))
     kind = g.get("type", "full")
     common = dict(
@@ -293,7 +294,11 @@ def make_group_spec(V, g: dict, default_block_size: int):
     if kind == "full":
         return V.FullAttentionSpec(**common)
     if kind == "sliding_window":
-        return V.SlidingWindowSpec(sliding_window=int(g["sliding_window"]), **common)
+        return V.SlidingWindowSpec(
+            sliding_window=int(g["sliding_window"]),
+            extra_retained_tokens=extra_retained_tokens,
+            **common,
+        )
     if kind == "chunked_local":
         return V.ChunkedLocalAttentionSpec(
             attention_chunk_size=int(g["attention_chunk_size"]), **common
@@ -306,6 +311,8 @@ def make_group_spec(V, g: dict, default_block_size: int):
             * len(g.get("shapes", [[1, 1]])),
             mamba_cache_mode=g.get("mamba_cache_mode", "align"),
             num_speculative_blocks=int(g.get("num_speculative_blocks", 0)),
+            num_prefill_checkpoint_blocks=int(g.get("num_prefill_checkpoint_blocks", 0)),
+            prefill_checkpoint_alignment=g.get("prefill_checkpoint_alignment"),
             page_size_padded=g.get("page_size_padded"),
         )
     raise ValueError(f"unknown group type {kind!r}")
@@ -325,7 +332,9 @@ def make_spec_config(V, cfg: dict):
         object.__setattr__(sc, name, val)
     object.__setattr__(sc, "method", cfg["spec_method"])
     object.__setattr__(sc, "num_speculative_tokens", cfg["num_speculative_tokens"])
-    object.__setattr__(sc, "draft_model_config", None)
+    draft = types.SimpleNamespace(hf_config=types.SimpleNamespace(
+        num_nextn_predict_layers=cfg["num_nextn_predict_layers"]))
+    object.__setattr__(sc, "draft_model_config", draft if cfg["spec_method"] == "mtp" else None)
     object.__setattr__(sc, "parallel_drafting", False)
     object.__setattr__(sc, "num_speculative_tokens_per_batch_size", None)
     object.__setattr__(sc, "disable_eagle_block_drop", cfg["disable_eagle_block_drop"])
@@ -421,7 +430,9 @@ def build(cfg_in: dict, max_loras: int = 0) -> types.SimpleNamespace:
     assert cache_config.enable_prefix_caching == cfg["enable_prefix_caching"]
 
     V.register_all_kvcache_specs(vllm_config)
-    specs = [make_group_spec(V, g, cfg["block_size"]) for g in groups_cfg]
+    # as the planner marks windows where a drafter has several MTP modules
+    extra = max(0, vllm_config.num_prefill_lookahead_tokens - 1)
+    specs = [make_group_spec(V, g, cfg["block_size"], extra) for g in groups_cfg]
     kv_cache_config = V.KVCacheConfig(
         num_blocks=cfg["num_blocks"],
         kv_cache_tensors=[],
