@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 import torch
 from torch import Tensor
 
-from kvtwin.engine.sizing.memory_budget import GIB, GivenBytes, MemoryBudget, memory_budget
+from kvtwin.engine.sizing.memory_budget import GIB, GivenBytes, MemoryBudget, Server, memory_budget
 from kvtwin.engine.sizing.model_shape import ModelShape
 from kvtwin.gpu.attention import AttentionBatch
 from kvtwin.gpu.decoder import Decoder
@@ -51,10 +51,9 @@ def measured_budget(
         given = GivenBytes(weights=weight_bytes, cuda_graphs=0, other=0)
     budget = memory_budget(
         shape,
+        Server(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs),
         total_bytes=total_bytes,
         utilization=utilization,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
         given=given,
     )
     if budget.available_bytes <= 0:

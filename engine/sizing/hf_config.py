@@ -12,6 +12,7 @@ from kvtwin.engine.sizing.hf_fields import Fields
 from kvtwin.engine.sizing.hf_layers import layer_shape, mlp_activation_values
 from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, LayerKind
 from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
+from kvtwin.engine.sizing.vision_tower import read_vision_tower
 
 _TYPE_DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -92,8 +93,6 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
         raise ModelConfigError(f"{name}: a hybrid_override_pattern is known of nemotron_h, not of {model_type!r}")
     if model_type not in _TYPE_DEFAULTS:
         notes.append(f"model_type {model_type!r} is not known: read as a Llama-like decoder with gated MLPs")
-    if "vision_config" in config:
-        notes.append("the weights of the vision tower are not counted")
     defaults = {"tie_word_embeddings": False, "norms": 2, **_TYPE_DEFAULTS.get(model_type, {})}
     fields = Fields({**defaults, **merged}, name, model_type)
 
@@ -102,6 +101,9 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
         layer_shape(fields, index, kind, window, dtype) for index, (kind, window) in enumerate(_attention_kinds(fields))
     )
     quantization, weight_format = _weight_format(fields, dtype)
+    vision = read_vision_tower(config, fields.integer("hidden_size"))
+    if "vision_config" in config and vision is None:
+        notes.append("the weights of the vision tower are not counted")
     return ModelShape(
         name=name,
         dtype=dtype,
@@ -114,6 +116,7 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
         quantization=quantization,
         num_mtp_layers=_num_mtp_layers(fields),
         mlp_activation_values=mlp_activation_values(fields),
+        vision=vision,
         notes=tuple(notes),
     )
 

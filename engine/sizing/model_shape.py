@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, LayerSpec
+from kvtwin.engine.sizing.vision_tower import VisionTower
+
+EXPERT_WIDTH_TILE, EXPERT_HIDDEN_TILE = 128, 256
+"""What vLLM rounds the sizes of mxfp4 experts up to, with all kernels but Triton's, which Hopper has: they pad less."""
 
 
 class ModelConfigError(ValueError):
@@ -87,6 +91,7 @@ class ModelShape:
     """Modules for multi-token prediction in the checkpoint; one where it does not say."""
     mlp_activation_values: int
     """Values per token that the widest MLP of the model keeps at once, before tensor parallelism."""
+    vision: VisionTower | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -136,11 +141,23 @@ class ModelShape:
         total = 0.0
         for layer in self.layers[first:end]:
             total += layer.dense_params_on_rank(tp) * fmt.linear_bytes + layer.norm_params * fmt.other_bytes
-            total += layer.num_experts * layer.expert_params / tp * fmt.expert_bytes
+            expert_bytes = layer.expert_params * fmt.expert_bytes * self._padding(layer, tp)
+            total += layer.num_experts * expert_bytes / tp
         has_embedding = rank == 0 or (self.tied_embeddings and rank == num_ranks - 1)
         total += has_embedding * self.embedding_params / tp * fmt.other_bytes
         total += (rank == num_ranks - 1) * (self.head_params / tp + self.hidden_size) * fmt.other_bytes
         return round(total)
+
+    def _padding(self, layer: LayerShape, tensor_parallel_size: int) -> float:
+        """How much larger vLLM keeps an expert than the checkpoint does: 4-bit kernels read whole tiles."""
+        assert self.weight_format is not None
+        if self.weight_format.name != "mxfp4":
+            return 1.0
+        width = (
+            layer.expert_params // (3 * self.hidden_size + 2) // tensor_parallel_size
+        )  # 2: biases, where it has some
+        rounded = -(-width // EXPERT_WIDTH_TILE) * EXPERT_WIDTH_TILE
+        return -(-self.hidden_size // EXPERT_HIDDEN_TILE) * EXPERT_HIDDEN_TILE / self.hidden_size * rounded / width
 
     @property
     def dtype_bytes(self) -> int:

@@ -11,6 +11,7 @@ from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES
 from kvtwin.engine.sizing.memory_budget import (
     GivenBytes,
     MemoryBudget,
+    Server,
     default_max_num_batched_tokens,
     default_max_num_seqs,
     memory_budget,
@@ -111,7 +112,7 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
             drafter=drafter,
             num_drafts=num_drafts,
         )
-        budgets = _budgets(options, shape, drafter, gpu, batched_tokens, num_seqs)
+        budgets = _budgets(options, shape, drafter, gpu, batched_tokens, num_seqs, num_drafts)
     except ModelConfigError as error:
         raise UserError(f"{error} (--weight-bytes)") from None
     except ValueError as error:
@@ -212,6 +213,7 @@ def _budgets(
     gpu: GpuSpec | None,
     batched_tokens: int,
     num_seqs: int,
+    num_drafts: int,
 ) -> tuple[MemoryBudget, ...]:
     if options.kv_cache_memory_bytes is not None:
         return ()
@@ -225,18 +227,23 @@ def _budgets(
         cuda_graphs=options.cuda_graph_bytes,
         other=options.other_bytes,
     )
+    server = Server(
+        max_num_batched_tokens=batched_tokens,
+        max_num_seqs=num_seqs,
+        tensor_parallel_size=options.tensor_parallel_size,
+        pipeline_parallel_size=options.pipeline_parallel_size,
+        num_drafts=num_drafts,
+        enforce_eager=options.enforce_eager,
+        gpu_name=gpu.name,
+    )
     return tuple(
         memory_budget(
             shape,
+            server,
             total_bytes=gpu.memory_bytes,
             utilization=options.gpu_memory_utilization,
-            max_num_batched_tokens=batched_tokens,
-            max_num_seqs=num_seqs,
-            tensor_parallel_size=options.tensor_parallel_size,
-            pipeline_parallel_size=options.pipeline_parallel_size,
             rank=rank,
             drafter=drafter,
-            enforce_eager=options.enforce_eager,
             given=given,
         )
         for rank in range(options.pipeline_parallel_size)

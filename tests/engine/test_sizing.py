@@ -11,9 +11,11 @@ from kvtwin.engine.sizing.layer_spec import LayerSpec
 from kvtwin.engine.sizing.memory_budget import (
     GIB,
     GivenBytes,
+    Server,
     default_max_num_batched_tokens,
     default_max_num_seqs,
     memory_budget,
+    rules_of,
 )
 from kvtwin.engine.sizing.model_cache import cache_layers
 from kvtwin.engine.sizing.model_shape import ModelShape
@@ -236,6 +238,11 @@ def test_reserving_the_maximum_length_wastes_82_percent_of_a_1500_token_request(
     assert 1 - used / (2.5 * GIB) == pytest.approx(0.82, abs=0.005)
 
 
+def test_experts_of_four_bits_are_padded_to_whole_tiles():
+    """65.97 GiB: a start-up log of gpt-oss-120b (Marlin kernels); the checkpoint has 60.7."""
+    assert load_model("gpt-oss-120b").weight_bytes() / GIB == pytest.approx(65.97, abs=0.2)
+
+
 def test_hybrid_with_states_grows_the_block_to_hold_one():
     shape = load_model("Qwen3-Next-80B-A3B-Instruct")
     (layers,) = cache_layers(shape, block_size=16)
@@ -264,7 +271,8 @@ class TestBudget:
     def budget(self, **options):
         shape: ModelShape = load_model("Llama-3.1-8B")
         defaults = {"total_bytes": 80 * GIB, "utilization": 0.9}
-        return memory_budget(shape, max_num_batched_tokens=8192, max_num_seqs=256, **{**defaults, **options})
+        server = Server(max_num_batched_tokens=8192, max_num_seqs=256)
+        return memory_budget(shape, server, **{**defaults, **options})
 
     def test_requested_memory_is_rounded_up(self):
         assert self.budget(total_bytes=1001, utilization=0.5).requested_bytes == 501
@@ -288,6 +296,49 @@ class TestBudget:
         """1.26 GiB for Llama-3-8B with 256 sequences: the log in vLLM's PR 10511."""
         activation = next(item for item in self.budget().items if item.name == "activation peak")
         assert activation.low_bytes < 1.26 * GIB < activation.high_bytes
+
+    @pytest.mark.parametrize(
+        ("num_seqs", "tokens", "drafts", "gpu", "graphs"),
+        [
+            (256, 2048, 0, "L4", 51 + 35),  # what start-up logs show
+            (32, 8192, 0, "L4", 11 + 7),
+            (1024, 8192, 0, "H100", 51 + 51),
+            (1024, 8192, 0, "B200-180GB", 83 + 83),
+            (64, 32, 0, "L4", 7 + 7),
+            (8, 2048, 2, "L4", 9 + 4),
+        ],
+    )
+    def test_graphs_are_counted_as_vllm_captures_them(self, num_seqs, tokens, drafts, gpu, graphs):
+        server = Server(max_num_batched_tokens=tokens, max_num_seqs=num_seqs, num_drafts=drafts, gpu_name=gpu)
+        assert server.num_graphs() == graphs
+
+    def test_the_sampler_runs_on_the_last_rank_only(self):
+        server = Server(max_num_batched_tokens=512, max_num_seqs=1024, pipeline_parallel_size=2)
+        peaks = [
+            item.num_bytes
+            for rank in (0, 1)
+            for item in memory_budget(
+                load_model("Llama-3.1-8B"), server, total_bytes=80 * GIB, utilization=0.9, rank=rank
+            ).items
+            if item.name == "activation peak"
+        ]
+        assert peaks == [512 * (3 * 4096 + 3 * 14336) * 2, 5 * 1024 * 128256 * 4]
+
+    def test_images_are_profiled_and_the_tower_is_weighed(self):
+        """32 images of 4,096 patches: as many as 8,192 tokens hold."""
+        shape = load_model("gemma-3-27b-it")
+        server = Server(max_num_batched_tokens=8192, max_num_seqs=256)
+        budget = memory_budget(shape, server, total_bytes=80 * GIB, utilization=0.9)
+        items = {item.name: item for item in budget.items}
+        patches = 32 * 64 * 64
+        assert items["activation peak"].num_bytes == 2 * round(patches * (6 * 1152 + 1.5 * 4304 + 3 * 14 * 14))
+        assert "vision tower on 32 images" in items["activation peak"].reason
+        tower = 27 * (4 * 1152**2 + 2 * 1152 * 4304) + 3 * 14 * 14 * 1152 + 1152 * 5376
+        assert items["vision tower"].num_bytes == 2 * tower
+
+    def test_older_versions_count_less(self):
+        graphs = {minor: len(self.budget(rules=rules_of((0, minor))).items) for minor in (20, 21)}
+        assert graphs == {20: 3, 21: 4}
 
     def test_pipeline_ranks_share_the_weights(self):
         shape = load_model("Llama-3.1-8B")
