@@ -10,6 +10,7 @@ from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.host_memory import HostMemoryOptions
 from kvtwin.experiments.options.refused import NOT_MODELLED
 from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.setup.engine import flag_of
 from tests.experiments.conftest import SMALL_SERVER
@@ -49,6 +50,7 @@ MODELLED = {
     "--swap-space": "0.5",
     "--kv-offloading-size": "2.5",
     "--kv-offloading-backend": "native",
+    "--data-parallel-size": "2",
     "--kv-cache-metrics": None,
     "--kv-cache-metrics-sample": "0.5",
     "--speculative-config": '{"method": "ngram", "num_speculative_tokens": 2, "rejection_sample_method": "synthetic", '
@@ -62,7 +64,7 @@ NEEDS = {"--max-loras": ["--enable-lora"], "--swap-space": ["--preemption-mode",
 REFUSED = [
     "--mamba-block-size",
     "--mamba-cache-mode",
-    "--data-parallel-size",
+    "--data-parallel-rank",
     "--decode-context-parallel-size",
     "--max-num-partial-prefills",
     "--max-long-partial-prefills",
@@ -110,12 +112,14 @@ def test_a_flag_that_is_not_modelled_is_refused_with_its_reason(replay, size, fl
 
 def test_short_forms_are_refused_like_the_long_ones(replay, size):
     for run in (replay, size):
-        run("-dp", "2").complains("-dp: run one replay per replica")
+        run("-dcp", "2").complains("-dcp: context parallelism is not modelled")
         run("-q", "fp8").complains("-q: the quantisation is read from the model's config.json")
 
 
 ENGINE_FLAGS = [
-    field.flag for options in (EngineOptions, SpeculationOptions, HostMemoryOptions) for field in fields_of(options)
+    field.flag
+    for options in (EngineOptions, SpeculationOptions, HostMemoryOptions, ReplicaOptions)
+    for field in fields_of(options)
 ]
 
 
