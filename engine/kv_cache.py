@@ -60,6 +60,9 @@ class KVCache(Protocol):
     def find_hit(self, request: Request) -> Hit:
         """The longest cached prefix of ``request``, short of its last known token."""
 
+    def num_cached_tokens(self, request: Request) -> int:
+        """Leading tokens of ``request`` that the device could serve now. Changes nothing but the request's keys."""
+
     def must_wait(self, hit: Hit) -> bool:
         """Whether ``hit`` cannot be adopted before the next step, whatever is free."""
 

@@ -142,6 +142,29 @@ class KVCacheManager:
         self._observer.looked_up(request, keys, hit)
         return hit
 
+    def num_cached_tokens(self, request: Request) -> int:
+        """Leading tokens of ``request`` that the device could serve now. Changes nothing but the request's keys.
+
+        Full attention alone is asked piece by piece, so that keys far behind the first miss need not be made.
+        """
+        if not self._caches:
+            return 0
+        max_hit_tokens, num_keyed_tokens = request.num_tokens - 1, request.num_tokens - self._hash_lookahead_tokens
+        (group, *others) = self.groups
+        if others or group.kind != "full_attention" or group.num_dropped_blocks:
+            self._extend_keys(request, num_keyed_tokens)
+            keys = [self.pool_keys(request, 0, None, index) for index in range(len(self.groups))]
+            return self._lookup.find(keys, max_hit_tokens, self.pool.find)[1]
+        num_blocks, most_blocks = 0, min(max_hit_tokens, num_keyed_tokens) // group.block_size
+        while num_blocks < most_blocks:
+            end = min(most_blocks, 2 * num_blocks + 8)
+            self._extend_keys(request, end * group.block_size)
+            for key in self.pool_keys(request, num_blocks, end, 0):
+                if self.pool.find(key) is None:
+                    return num_blocks * group.block_size
+                num_blocks += 1
+        return num_blocks * group.block_size
+
     def must_wait(self, hit: Hit) -> bool:
         """Whether the hit includes a state that this step is only going to write."""
         return bool(self._states) and any(

@@ -7,20 +7,20 @@ from collections.abc import Callable
 import simpy
 from simpy.events import EventPriority
 
+_AFTER_ARRIVALS, _AFTER_OUTPUTS = EventPriority(2), EventPriority(3)
+"""Behind SimPy's NORMAL, which is 1."""
 
-class _AfterArrivals(simpy.Event):
-    """A ``simpy.Timeout`` that comes behind all other events of its instant."""
 
-    _PRIORITY = EventPriority(2)
-    """Behind SimPy's NORMAL, which is 1."""
+class _Late(simpy.Event):
+    """A ``simpy.Timeout`` that comes behind other events of its instant."""
 
-    def __init__(self, environment: simpy.Environment, delay_ns: int) -> None:
+    def __init__(self, environment: simpy.Environment, delay_ns: int, priority: EventPriority) -> None:
         if delay_ns < 0:
             raise ValueError(f"delay_ns: expected at least 0, got {delay_ns}")
         super().__init__(environment)
         self._ok = True
         self._value = None
-        environment.schedule(self, self._PRIORITY, delay_ns)
+        environment.schedule(self, priority, delay_ns)
 
 
 class Clock:
@@ -41,5 +41,13 @@ class Clock:
         event.callbacks.append(function)
 
     def after_arrivals(self, time_ns: int) -> simpy.Event:
-        """An event at ``time_ns``, behind all others of that instant. ValueError: the instant has passed."""
-        return _AfterArrivals(self.environment, time_ns - self.now_ns)
+        """An event at ``time_ns``, behind arrivals of that instant. ValueError: the instant has passed."""
+        return _Late(self.environment, time_ns - self.now_ns, _AFTER_ARRIVALS)
+
+    def after_outputs(self, time_ns: int) -> simpy.Event:
+        """An event at ``time_ns``, behind those of :meth:`after_arrivals`. ValueError: the instant has passed.
+
+        Of several engines on one clock none schedules before all have delivered what ends at that instant: whoever
+        waited for it sends to any of them.
+        """
+        return _Late(self.environment, time_ns - self.now_ns, _AFTER_OUTPUTS)

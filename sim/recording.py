@@ -13,6 +13,7 @@ from typing import NamedTuple
 from kvtwin.engine.executor import AdmissionStop, Step
 from kvtwin.engine.request import FinishReason, Request
 from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.statistics import EngineStatistics
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
 
@@ -195,6 +196,16 @@ class Recorder:
         self._num_sent = 0
         self._num_open_records = 0
         self._first_step = 0
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """What the engine counted."""
+        return self.scheduler.statistics
+
+    @property
+    def num_evictions(self) -> int:
+        """Blocks that lost their key because they were handed out again."""
+        return self.scheduler.kv_cache.pool.num_evictions
 
     def start_anew(self) -> None:
         """Forget all steps so far: the warm-up is over. Requests of the warm-up leave no row, whenever they end."""

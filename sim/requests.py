@@ -56,6 +56,10 @@ class RequestFactory:
             sibling.block_keys += parent.block_keys
         return [parent, *siblings]
 
+    def unsent(self, record: RequestRecord) -> Request:
+        """A request for ``record`` that no server sees: to look up what is cached of it."""
+        return self._sample(record, record.request_id, 0)
+
     def _sample(self, record: RequestRecord, request_id: str, stamp_ns: int, parent: Request | None = None) -> Request:
         room = self._max_model_len - record.prompt_tokens
         return Request(

@@ -17,6 +17,9 @@ class ServerObserver:
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """A request, one of the samples of ``record``, reached the server."""
 
+    def turns(self, now_ns: int) -> None:
+        """The engine's loop begins another turn: it knows all that has arrived, and schedules next."""
+
     def scheduled(self, step: Step, now_ns: int) -> None:
         """A step was scheduled."""
 

@@ -52,6 +52,7 @@ class ServerSimulation:
         config: EngineConfig,
         executor: Executor[Any],
         *,
+        clock: Clock | None = None,
         ignore_eos: bool = True,
         max_concurrency: int | None = None,
         check: bool = False,
@@ -61,6 +62,9 @@ class ServerSimulation:
         num_warm_up_requests: int = 0,
     ) -> None:
         """An executor that is a :class:`ServerObserver` hears of everything before ``observers`` do.
+
+        With a ``clock`` the server is one of several on it (:mod:`kvtwin.sim.cluster`): whoever has the clock sends it
+        records with :meth:`serve`, and sets ``on_done``.
 
         ``on_progress`` gets the number of finished requests, ``on_refusal`` a refused record's place and the reason.
 
@@ -74,10 +78,13 @@ class ServerSimulation:
         self.recorder = Recorder(self.scheduler)
         self.observers: list[ServerObserver] = [executor] if isinstance(executor, ServerObserver) else []
         """Who else hears of every request and step; fill it before the run."""
-        self._clock = Clock()
+        self._clock = clock or Clock()
+        self._shares_clock = clock is not None
+        self._clients = Clients(self._clock, self.serve, max_concurrency)
+        self.on_done = self._clients.request_done
+        """Told of every record that is no longer with the server."""
         if observe:
             self.scheduler.observe(observe(self.scheduler, lambda: self._clock.now_ns))
-        self._clients = Clients(self._clock, self._serve, max_concurrency)
         self._core = EngineCore(self.scheduler)
         self._executor = executor
         self._factory = RequestFactory(self.scheduler.keys, config.max_model_len, ignore_eos=ignore_eos)
@@ -107,9 +114,13 @@ class ServerSimulation:
         if self.scheduler.config.retention != "lru":
             self._turns_left.update(record.session for record in workload if record.session is not None)
         self._clients.start(workload)
-        self._clock.environment.process(self._engine_loop())
+        self.start()
         self._clock.environment.run()
         return self.close()
+
+    def start(self) -> None:
+        """Let the engine's loop turn as the clock runs."""
+        self._clock.environment.process(self._engine_loop())
 
     def close(self) -> Recorder:
         """End the record where the run stands; for whoever caught what ended it early."""
@@ -118,7 +129,16 @@ class ServerSimulation:
 
     # ---------------------------------------------------------------- requests come and go
 
-    def _serve(self, record: RequestRecord) -> None:
+    def refusal(self, record: RequestRecord) -> str | None:
+        """Why vLLM's front end would refuse the record; None if it would not."""
+        return self._factory.refusal(record)
+
+    def unsent(self, record: RequestRecord) -> Request:
+        """A request for ``record`` that is not sent: to look up what is cached of it here."""
+        return self._factory.unsent(record)
+
+    def serve(self, record: RequestRecord) -> None:
+        """Take a record that a client sends at the present instant."""
         is_warm_up = self._num_warm_up_left > 0
         self._num_warm_up_left -= 1
         if self._num_warm_up_left == -1:
@@ -174,7 +194,7 @@ class ServerSimulation:
             self._turns_left[session] -= 1
             if not self._turns_left[session]:
                 self.scheduler.retention.session_over(session)
-        self._clients.request_done(record)
+        self.on_done(record)
 
     # ---------------------------------------------------------------- the engine
 
@@ -182,6 +202,10 @@ class ServerSimulation:
         core, clock = self._core, self._clock
         while not self._makes_no_progress():
             moved = False
+            if self._shares_clock:
+                yield clock.after_outputs(clock.now_ns)
+            for observer in self.observers:
+                observer.turns(clock.now_ns)
             self.scheduler.retention.advance_to(clock.now_ns)
             if self._block_metrics:
                 self._block_metrics.now_ns = clock.now_ns

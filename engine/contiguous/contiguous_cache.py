@@ -63,6 +63,10 @@ class ContiguousCache:
         """Nothing."""
         return Hit([[]], 0)
 
+    def num_cached_tokens(self, request: Request) -> int:
+        """None."""
+        return 0
+
     def must_wait(self, hit: Hit) -> bool:
         """Never."""
         return False

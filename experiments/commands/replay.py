@@ -20,8 +20,10 @@ Exit code: 0; 1 if no request completed, or the server hung; 2 for a mistake in 
 
 def run(options: ReplayOptions) -> int:
     """Replay a trace. Exit code 1 if no request completed, or the server hung."""
+    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.runs.facts import now
     from kvtwin.experiments.runs.kept import replay_and_keep
+    from kvtwin.experiments.runs.replica_text import replica_parts
     from kvtwin.experiments.runs.text import bench_lines, cache_lines
 
     replayed = replay_and_keep(options)
@@ -29,6 +31,6 @@ def run(options: ReplayOptions) -> int:
     if options.json:
         print(json.dumps({"date": now()} | summary, indent=2, allow_nan=False))
     else:
-        lines = [*replayed.heading, "", *bench_lines(summary, options), *cache_lines(summary)]
-        print("\n".join([*lines, *(f"* {verdict}" for verdict in summary["verdicts"])]))
+        show(*replayed.heading, "", *bench_lines(summary, options), *cache_lines(summary), *replica_parts(summary))
+        show(*(f"* {verdict}" for verdict in summary["verdicts"]))
     return 0 if summary["completed"] and not summary["unfinished"] else 1

@@ -20,7 +20,8 @@ from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.options.trace import DEMO
 from kvtwin.experiments.runs.facts import PROGRESS_DELAY_S
 from kvtwin.experiments.runs.latencies import as_array
-from kvtwin.experiments.runs.replay import Replayed, replay
+from kvtwin.experiments.runs.replay import replay
+from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.setup.trace import open_trace
 from kvtwin.workloads.time_units import MILLISECOND_NS
 from kvtwin.workloads.workload import Workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,6 +74,20 @@ class MissSources(ServerObserver):
         self._knows_any = False
         self._evicted_tokens, self._evicted_needed_blocks, self._evicted_pause_ns = array("q"), array("q"), array("q")
         self._shared = SharedPrefixes()
+
+    @classmethod
+    def total(cls, config: EngineConfig, parts: Iterable[MissSources]) -> MissSources:
+        """What ``parts`` counted of several servers, together."""
+        total = cls(config)
+        for part in parts:
+            total._tokens += part._tokens
+            total._knows_any |= part._knows_any
+            total._identities |= part._identities
+            total._evicted_tokens += part._evicted_tokens
+            total._evicted_needed_blocks += part._evicted_needed_blocks
+            total._evicted_pause_ns += part._evicted_pause_ns
+            total._shared.add_all(part._shared)
+        return total
 
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """A request reaches the server."""

@@ -7,7 +7,14 @@ _NO_DIFFERENCE = "has no effect on the simulation: leave it out"
 _THE_TRACE = "give the workload as TRACE; its format is recognised, or set by --format"
 
 NOT_MODELLED: dict[str, str] = {
-    "--data-parallel-size": "run one replay per replica",
+    "--data-parallel-size-local": "all replicas are balanced by one front end, as on one node",
+    "--data-parallel-hybrid-lb": "one front end balances all replicas; --router chooses another way",
+    "--data-parallel-external-lb": "choose the balancer in front of the replicas with --router",
+    "--data-parallel-rank": "all replicas are simulated together",
+    "--data-parallel-start-rank": "all replicas are simulated together",
+    "--data-parallel-backend": _NO_DIFFERENCE,
+    "--data-parallel-address": _NO_DIFFERENCE,
+    "--data-parallel-rpc-port": _NO_DIFFERENCE,
     "--decode-context-parallel-size": "context parallelism is not modelled",
     "--enable-expert-parallel": "expert parallelism is not modelled",
     "--cpu-offload-gb": "weights in host memory are not modelled",
@@ -50,7 +57,6 @@ NOT_MODELLED: dict[str, str] = {
 NOT_MODELLED |= {
     short: NOT_MODELLED[flag]
     for flag, short in {
-        "--data-parallel-size": "-dp",
         "--decode-context-parallel-size": "-dcp",
         "--prefill-context-parallel-size": "-pcp",
         "--enable-expert-parallel": "-ep",

@@ -9,6 +9,7 @@ from kvtwin.experiments.options.fields import with_default
 from kvtwin.experiments.options.host_memory import HostMemoryOptions
 from kvtwin.experiments.options.load import LoadOptions
 from kvtwin.experiments.options.output import EventOptions, OutputOptions
+from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sessions import SessionOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
@@ -31,6 +32,7 @@ class ReplayOptions(
     StepTimeOptions,
     OutputOptions,
     EventOptions,
+    ReplicaOptions,
 ):
     """Options of ``kvtwin replay``."""
 

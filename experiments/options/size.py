@@ -11,6 +11,7 @@ from kvtwin.experiments.options.fields import fields_of, option
 from kvtwin.experiments.options.host_memory import HostMemoryOptions
 from kvtwin.experiments.options.kinds import Text
 from kvtwin.experiments.options.output import JsonOption
+from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.options.trace import FormatOptions
@@ -24,7 +25,7 @@ class SizeOptions(SizingOptions, SpeculationOptions, FormatOptions, JsonOption):
 
     REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED} | {
         flag: _NO_SIZE
-        for options in (EngineOptions, HostMemoryOptions)
+        for options in (EngineOptions, HostMemoryOptions, ReplicaOptions)
         for field in fields_of(options)
         for flag in (field.flag, *field.aliases)
     }

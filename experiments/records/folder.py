@@ -98,9 +98,12 @@ def write_run_folder(folder: Path, files: dict[str, bytes], streamed: Path | Non
         partial.mkdir()
         try:
             for name, content in files.items():
-                (partial / name).write_bytes(content)
-            for path in sorted(streamed.iterdir()) if streamed else ():
-                path.rename(partial / path.name)
+                path = partial / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(content)
+            for path in sorted(streamed.rglob("*")) if streamed else ():
+                if path.is_file():
+                    path.rename(partial / path.relative_to(streamed))
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

@@ -15,7 +15,9 @@ from kvtwin.experiments.records.event_recording import event_folder
 from kvtwin.experiments.records.folder import check_free, run_files, write_run_folder
 from kvtwin.experiments.records.reader import Columns, Run
 from kvtwin.experiments.runs.latencies import as_array
-from kvtwin.experiments.runs.replay import Replayed, replay
+from kvtwin.experiments.runs.replay import replay
+from kvtwin.experiments.runs.replayed import Replayed
+from kvtwin.experiments.runs.replicas import ReplayedReplicas
 from kvtwin.sim.recording import RequestColumns, StepColumns
 from kvtwin.workloads.workload import Workload
 
@@ -49,8 +51,16 @@ class RunInMemory(Run):
     def of(cls, replayed: Replayed, name: str) -> RunInMemory:
         """What ``replayed`` found, without the simulated server, which may be large."""
         recorder = replayed.recorder
-        parts = (replayed.configuration, replayed.summary, replayed.machine, recorder.requests, recorder.steps)
-        return cls(Path(name), RunParts(*parts))
+        replicas = replayed.replicas if isinstance(replayed, ReplayedReplicas) else ()
+        parts = RunParts(
+            replayed.configuration,
+            replayed.summary,
+            replayed.machine,
+            recorder.requests,
+            recorder.steps,
+            [cls.of(replica, f"{name}/replica-{number}") for number, replica in enumerate(replicas)],
+        )
+        return cls(Path(name), parts)
 
     @cached_property
     def configuration(self) -> Any:
@@ -73,7 +83,10 @@ class RunInMemory(Run):
         return _columns(self.parts.steps)
 
     def files(self) -> dict[str, bytes]:
-        return run_files(self.parts, self.configuration, self.summary, self.machine)
+        files = run_files(self.parts, self.configuration, self.summary, self.machine)
+        for replica in self.parts.replicas:
+            files |= {f"{replica.path.name}/{name}": content for name, content in replica.files().items()}
+        return files
 
 
 class RunParts(NamedTuple):
@@ -84,6 +97,7 @@ class RunParts(NamedTuple):
     machine: dict[str, Any]
     requests: RequestColumns
     steps: StepColumns
+    replicas: list[RunInMemory]
 
 
 def _columns(recorded: RequestColumns | StepColumns) -> Columns:

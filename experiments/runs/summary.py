@@ -87,7 +87,7 @@ def _hit_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
 
     All are of the requests that were admitted, at their first admission; forks look nothing up.
     """
-    statistics = recorder.scheduler.statistics
+    statistics = recorder.statistics
     counts = statistics.prefix_cache
     columns = recorder.requests
     num_forks = statistics.num_forks
@@ -116,7 +116,7 @@ def _hit_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
 
 
 def _cache_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
-    statistics = recorder.scheduler.statistics
+    statistics = recorder.statistics
     steps = recorder.steps
     usable_blocks = config.num_blocks - 1
     busy_ns = as_array(steps.end_ns) - as_array(steps.start_ns)
@@ -132,7 +132,7 @@ def _cache_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
         "num_preemptions": statistics.num_preemptions,
         "first_preemption_s": _first_preemption_s(recorder),
         "num_requests_preempted": int((as_array(recorder.requests.preemptions) > 0).sum()),
-        "num_evictions": recorder.scheduler.kv_cache.pool.num_evictions,
+        "num_evictions": recorder.num_evictions,
         "scheduled_tokens": statistics.num_scheduled_tokens,
         "recomputed_tokens": statistics.num_recomputed_tokens,
         "unfinished": len(recorder.unfinished) + recorder.num_unsent,
@@ -170,7 +170,7 @@ def _length_figures(recorder: Recorder, plan: CachePlan) -> dict[str, Any]:
 
 def _speculation_figures(recorder: Recorder) -> dict[str, Any]:
     """What ``vllm bench serve`` reports of a server that speculates, from the counters ``vllm:spec_decode_*``."""
-    counts = recorder.scheduler.statistics.speculation
+    counts = recorder.statistics.speculation
     return {
         "spec_decode_acceptance_rate": 100 * _share(counts.num_accepted_tokens, counts.num_draft_tokens),
         "spec_decode_acceptance_length": 1 + _share(counts.num_accepted_tokens, counts.num_drafts),

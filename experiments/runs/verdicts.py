@@ -35,9 +35,12 @@ WAITING_SHARE = 0.5
 """Share of the time until their answers that turns must wait to be started, to say that the server slows them down."""
 
 
-def verdicts(summary: dict[str, Any], recorder: Recorder, config: EngineConfig, load: Load) -> list[str]:
+def verdicts(
+    summary: dict[str, Any], recorder: Recorder, config: EngineConfig, load: Load, num_replicas: int = 1
+) -> list[str]:
     """All verdicts on a run, one sentence each."""
-    found = [hits_verdict(summary, config, load), sessions_verdict(recorder, load) or overload_verdict(recorder, load)]
+    overload = sessions_verdict(recorder, load, num_replicas) or overload_verdict(recorder, load, num_replicas)
+    found = [hits_verdict(summary, config, load), overload]
     if config.retention != "lru" and not summary["later_turns"]:
         found.append(f"retention {config.retention} changed nothing: no request continues a session")
     if config.parallel_sampling == "fork" and not summary["num_forks"]:
@@ -98,7 +101,7 @@ def _first_tokens(record: RequestRecord, number: int) -> RequestRecord:
     )
 
 
-def overload_verdict(recorder: Recorder, load: Load) -> str | None:
+def overload_verdict(recorder: Recorder, load: Load, num_replicas: int = 1) -> str | None:
     """What to do when requests arrive faster than they can be served; None if they do not.
 
     Then the device is busy for longer than requests arrive, and the number of requests at the server keeps growing.
@@ -110,7 +113,7 @@ def overload_verdict(recorder: Recorder, load: Load) -> str | None:
     arrival, finish = as_array(columns.arrival_ns)[started], as_array(columns.finish_ns)[started]
     first_ns, last_ns = int(arrival.min()), int(arrival.max())
     span_ns = last_ns - first_ns
-    busy_ns = sum(recorder.steps.end_ns) - sum(recorder.steps.start_ns)
+    busy_ns = (sum(recorder.steps.end_ns) - sum(recorder.steps.start_ns)) // num_replicas
     half_way, at_last = (int(((arrival <= t) & (finish > t)).sum()) for t in (first_ns + span_ns // 2, last_ns))
     keeps_growing = at_last > max(10, OVERLOAD_SHARE * len(arrival)) and at_last > OVERLOAD_GROWTH * half_way
     if busy_ns <= span_ns or span_ns == 0 or not keeps_growing:
@@ -130,7 +133,7 @@ def overload_verdict(recorder: Recorder, load: Load) -> str | None:
     )
 
 
-def sessions_verdict(recorder: Recorder, load: Load) -> str | None:
+def sessions_verdict(recorder: Recorder, load: Load, num_replicas: int = 1) -> str | None:
     """What to do when a server slows sessions down; None if it does not, or there are none.
 
     Turns wait for the answers before them, so requests never pile up as in `overload_verdict`: sessions take longer.
@@ -142,7 +145,7 @@ def sessions_verdict(recorder: Recorder, load: Load) -> str | None:
         return None
     arrival, finish = as_array(columns.arrival_ns)[is_turn], as_array(columns.finish_ns)[is_turn]
     waited = as_array(columns.first_scheduled_ns)[is_turn] - arrival
-    busy_ns = sum(recorder.steps.end_ns) - sum(recorder.steps.start_ns)
+    busy_ns = (sum(recorder.steps.end_ns) - sum(recorder.steps.start_ns)) // num_replicas
     waiting_share = waited.sum() / max(1, (finish - arrival).sum())
     if busy_ns < BUSY_SHARE * (finish.max() - arrival.min()) or waiting_share < WAITING_SHARE:
         return None

@@ -13,7 +13,8 @@ from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.options.trace import FormatOptions
-from kvtwin.experiments.runs.replay import Replayed, replay
+from kvtwin.experiments.runs.replay import replay
+from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.setup.trace import open_trace
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.workload import Workload

@@ -10,6 +10,7 @@ from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.host_memory import HostMemoryOptions
 from kvtwin.experiments.options.refused import NOT_MODELLED
 from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.setup.engine import flag_of
 from tests.experiments.conftest import SMALL_SERVER
 
@@ -48,6 +49,7 @@ MODELLED = {
     "--swap-space": "0.5",
     "--kv-offloading-size": "2.5",
     "--kv-offloading-backend": "native",
+    "--data-parallel-size": "2",
     "--kv-cache-metrics": None,
     "--kv-cache-metrics-sample": "0.5",
     "--speculative-config": '{"method": "ngram", "num_speculative_tokens": 2, "rejection_sample_method": "synthetic", '
@@ -61,7 +63,7 @@ NEEDS = {"--max-loras": ["--enable-lora"], "--swap-space": ["--preemption-mode",
 REFUSED = [
     "--mamba-block-size",
     "--mamba-cache-mode",
-    "--data-parallel-size",
+    "--data-parallel-rank",
     "--decode-context-parallel-size",
     "--max-num-partial-prefills",
     "--max-long-partial-prefills",
@@ -109,11 +111,13 @@ def test_a_flag_that_is_not_modelled_is_refused_with_its_reason(replay, size, fl
 
 def test_short_forms_are_refused_like_the_long_ones(replay, size):
     for run in (replay, size):
-        run("-dp", "2").complains("-dp: run one replay per replica")
+        run("-dcp", "2").complains("-dcp: context parallelism is not modelled")
         run("-q", "fp8").complains("-q: the quantisation is read from the model's config.json")
 
 
-ENGINE_FLAGS = [field.flag for options in (EngineOptions, HostMemoryOptions) for field in fields_of(options)]
+ENGINE_FLAGS = [
+    field.flag for options in (EngineOptions, HostMemoryOptions, ReplicaOptions) for field in fields_of(options)
+]
 
 
 @pytest.mark.parametrize("flag", ENGINE_FLAGS)

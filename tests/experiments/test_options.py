@@ -51,7 +51,7 @@ def test_every_spelling_of_a_name(name):
             "--goodput: expected ttft, tpot or e2el and milliseconds, such as ttft:500, got 'itl:3'",
         ),
         ({"blocksize": 16}, "--blocksize: kvtwin replay has no such option; nearest: --block-size"),
-        ({"data_parallel_size": 2}, "--data-parallel-size: run one replay per replica"),
+        ({"data_parallel_rank": 2}, "--data-parallel-rank: all replicas are simulated together"),
         ({"scheduling_policy": "lifo"}, "--scheduling-policy: expected one of fcfs, priority, got 'lifo'"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_configuration_file_has_flags_of_vllm(config):
     [
         ("- a", "expected a mapping of flags"),
         ("block-sise: 3", "nearest: --block-size"),
-        ("data-parallel-size: 2", "run one replay per replica"),
+        ("data-parallel-rank: 2", "all replicas are simulated together"),
         ("block-size: x", "--block-size: expected a whole number"),
         ("a: [", "not YAML"),
     ],

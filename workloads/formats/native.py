@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.json_rows import JsonRow, json_rows, shown
@@ -73,18 +73,23 @@ def write_workload(path: str | os.PathLike[str], records: Iterable[RequestRecord
     """
     target = Path(path)
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
-    header = {"kvtwin_workload": VERSION} | ({"description": description} if description else {})
-    count = 0
     try:
         with gzip.open(partial, "wb") if target.suffix == ".gz" else open(partial, "wb") as file:
-            file.write(_line(header))
-            for count, record in enumerate(records, start=1):
-                values = _values(record)
-                _record(JsonRow(f"record {count}", values))
-                file.write(_line(values))
+            count = write_lines(file, records, description)
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+    return count
+
+
+def write_lines(file: IO[bytes] | gzip.GzipFile, records: Iterable[RequestRecord], description: str = "") -> int:
+    """Write ``records`` to an open file and return how many there were. WorkloadError: one could not be read back."""
+    count = 0
+    file.write(_line({"kvtwin_workload": VERSION} | ({"description": description} if description else {})))
+    for count, record in enumerate(records, start=1):
+        values = _values(record)
+        _record(JsonRow(f"record {count}", values))
+        file.write(_line(values))
     return count
 
 

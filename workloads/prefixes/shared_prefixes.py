@@ -61,6 +61,16 @@ class SharedPrefixes:
         last.first_of_end.setdefault(end, (self._num_hits, request_id))
         self._num_hits += 1
 
+    def add_all(self, other: SharedPrefixes) -> None:
+        """Everything that ``other`` counted, as if it had come after all here."""
+        for name, run in other._runs.items():
+            mine = self._runs.setdefault(name, _Run(run.first_block, run.parent))
+            for end, num_hits in run.ends.items():
+                mine.ends[end] = mine.ends.get(end, 0) + num_hits
+                number, request_id = run.first_of_end[end]
+                mine.first_of_end.setdefault(end, (self._num_hits + number, request_id))
+        self._num_hits += other._num_hits
+
     def top(self, number: int, block_size: int) -> list[dict[str, Any]]:
         """The ``number`` prefixes that saved most tokens: where they end, where the shorter one ended, who hit them."""
         edges = sorted(

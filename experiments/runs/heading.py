@@ -1,0 +1,59 @@
+"""The lines that say what was simulated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kvtwin.engine.sizing.cache_plan import CachePlan
+from kvtwin.engine.vllm_version import VLLM_VERSION
+from kvtwin.experiments.runs.server import Server
+from kvtwin.experiments.setup.engine import allocator_lines
+from kvtwin.experiments.setup.step_time import step_time_title
+from kvtwin.experiments.sizes.text import capacity_line
+from kvtwin.workloads.workload import Workload
+
+
+def heading_lines(server: Server, workload: Workload, summary: dict[str, Any]) -> list[str]:
+    """What was simulated."""
+    inputs, plan = server.sizing.inputs, server.sizing.plan
+    unsorted = f", {workload.num_unsorted:,} out of order (sorted)" if workload.num_unsorted else ""
+    lines = [
+        f"kvtwin replay (models vLLM {VLLM_VERSION})",
+        f"trace   {server.options.trace} ({workload.format_name}): {summary['num_prompts']:,} requests{unsorted}",
+        f"server  {inputs.shape.name} on {inputs.gpu.name if inputs.gpu else 'no GPU'}, "
+        f"tensor parallel {inputs.tensor_parallel_size}, step time {step_time_title(server.step_time)}, "
+        f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
+        *(f"note    {note}" for note in inputs.notes),
+        *([f"note    {server.speculation.describe()}"] if server.speculation else []),
+        *_warm_up_lines(summary["num_warmup_requests"]),
+        *_group_lines(plan),
+        *allocator_lines(server.config),
+        capacity_line(plan),
+    ]
+    if summary["completed"]:
+        lines.append(
+            f"Maximum concurrency at the trace's lengths: {summary['max_concurrency_at_mean_length']:.2f}x at the mean "
+            f"of {summary['mean_request_tokens']:,.0f} tokens, {summary['max_concurrency_at_p95_length']:.2f}x at "
+            f"p95, {summary['p95_request_tokens']:,.0f} tokens"
+        )
+    return lines
+
+
+def _warm_up_lines(num_requests: int) -> list[str]:
+    """That the start of the run is not counted, if so."""
+    if not num_requests:
+        return []
+    return [f"note    the first {num_requests:,} requests warm the server up: in no figure but the number of requests"]
+
+
+def _group_lines(plan: CachePlan) -> list[str]:
+    """What kinds of cache groups there are, unless it is one group of full attention."""
+    kinds = Counter((group.kind, group.window_tokens, group.block_size) for group in plan.groups)
+    if list(kinds) == [("full_attention", None, plan.groups[0].block_size)]:
+        return []
+    texts = [
+        f"{count} x {kind}{f' of {window:,} tokens' if window else ''} in blocks of {block_size}"
+        for (kind, window, block_size), count in kinds.items()
+    ]
+    return [f"groups  {', '.join(texts)}"]

@@ -1,0 +1,99 @@
+"""A server of a replay: what it is made of, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kvtwin.engine.config import EngineConfig
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.misses.sources import MissSources
+from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.runs.block_metrics import block_metric_figures
+from kvtwin.experiments.runs.facts import run_configuration, run_context
+from kvtwin.experiments.runs.host_figures import host_figures
+from kvtwin.experiments.runs.summary import summarise
+from kvtwin.experiments.setup.engine import engine_config
+from kvtwin.experiments.setup.host_memory import host_link
+from kvtwin.experiments.setup.sizing import SizingResult, resolve_sizing
+from kvtwin.experiments.setup.speculation import Drafting, read_drafting
+from kvtwin.experiments.setup.step_time import step_time_model
+from kvtwin.sim.clock import Clock
+from kvtwin.sim.host_link import HostLink
+from kvtwin.sim.recording import Recorder
+from kvtwin.sim.serving import Observe, ServerSimulation
+from kvtwin.sim.simulated_executor import SimulatedExecutor
+from kvtwin.sim.step_time import StepTimeModel
+from kvtwin.workloads.load import Load
+
+
+@dataclass(frozen=True)
+class Server:
+    """What ``options`` say of a server."""
+
+    options: ReplayOptions
+    sizing: SizingResult
+    speculation: Drafting | None
+    config: EngineConfig
+    step_time: StepTimeModel
+    link: HostLink | None
+
+    @classmethod
+    def of(cls, options: ReplayOptions) -> Server:
+        """UserError: settings that cannot be."""
+        speculation = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
+        sizing = resolve_sizing(options, speculation)
+        config = engine_config(options, sizing, speculation)
+        step_time = step_time_model(options.step_time, sizing.inputs)
+        return cls(options, sizing, speculation, config, step_time, host_link(options, sizing))
+
+    def simulation(
+        self,
+        misses: MissSources,
+        *,
+        clock: Clock | None = None,
+        max_concurrency: int | None = None,
+        on_progress: Callable[[int], None] | None = None,
+        observe: Observe | None = None,
+    ) -> ServerSimulation:
+        """The server, watched by ``misses``; with a ``clock`` it is one of several."""
+        acceptance = self.speculation.acceptance(self.options.seed) if self.speculation else None
+        simulation = ServerSimulation(
+            self.config,
+            SimulatedExecutor(self.step_time, self.link, acceptance),
+            clock=clock,
+            ignore_eos=self.options.ignore_eos,
+            max_concurrency=max_concurrency,
+            check=self.options.check,
+            observe=observe,
+            on_progress=on_progress,
+            on_refusal=_raise_refusal if self.options.strict else None,
+            num_warm_up_requests=self.options.warmup_requests,
+        )
+        simulation.observers.append(misses)
+        return simulation
+
+    def summary(self, recorder: Recorder, misses: MissSources, load: Load) -> dict[str, Any]:
+        """The figures of a run, without verdicts."""
+        context = run_context(self.sizing, load, recorder)
+        summary = summarise(recorder, self.config, self.sizing.plan, context, self.options)
+        summary |= host_figures(recorder, self.sizing, self.link) | misses.figures() | block_metric_figures(recorder)
+        summary["num_warmup_requests"] = self.options.warmup_requests
+        return summary
+
+    def configuration(self, options: ReplayOptions) -> dict[str, Any]:
+        """Everything resolved that decided a run with ``options``."""
+        gpu = self.sizing.inputs.gpu.name if self.sizing.inputs.gpu else None
+        return run_configuration("replay", options, self.sizing, gpu, self.config, self.step_time.describe())
+
+
+def check_refusals(options: ReplayOptions, recorder: Recorder) -> None:
+    """UserError: with --strict, a request that the engine rejected after it had accepted it."""
+    if options.strict and recorder.first_refused:
+        reason, where = next(iter(recorder.first_refused.items()))
+        _raise_refusal(where, reason)
+
+
+def _raise_refusal(source: str, reason: str) -> None:
+    raise UserError(f"{source}: {reason} (--strict)")

@@ -1,0 +1,81 @@
+"""From the options to replicas: the options of each, and the router before them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.yaml_files import read_yaml
+from kvtwin.experiments.options.engine import EngineOptions
+from kvtwin.experiments.options.fields import fields_of
+from kvtwin.experiments.options.reading import as_plain, option_key, read_options
+from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replicas import MOST_REPLICAS, ReplicaOptions
+from kvtwin.experiments.options.sizing import SizingOptions
+from kvtwin.experiments.options.step_time import StepTimeOptions
+from kvtwin.sim.cluster.router import Router
+from kvtwin.sim.cluster.routers.registry import make_router
+
+_OWN = frozenset(
+    field.name for options in (SizingOptions, EngineOptions, StepTimeOptions) for field in fields_of(options)
+)
+"""Options in which replicas may differ."""
+
+
+def has_replicas(options: ReplayOptions) -> bool:
+    """Whether several servers are simulated, or a router."""
+    return options.data_parallel_size > 1 or options.replicas is not None
+
+
+def replica_options(options: ReplayOptions) -> list[ReplayOptions]:
+    """The options of each replica, alone. UserError: they cannot be, or exclude replicas."""
+    for name, why in _ALONE.items():
+        if getattr(options, name) != next(field.default for field in fields_of(ReplayOptions) if field.name == name):
+            raise UserError(f"--{name.replace('_', '-')}: {why}")
+    alone = replace(options, **{field.name: field.default for field in fields_of(ReplicaOptions)})
+    if options.replicas is None:
+        return [alone] * options.data_parallel_size
+    return _unequal(options, alone)
+
+
+_ALONE = {
+    "retention": "not with several replicas: no policy knows the turns that other replicas serve",
+    "warmup_requests": "not with several replicas",
+}
+"""Options that several replicas cannot have, and why."""
+
+
+def router_of(options: ReplayOptions) -> Router:
+    """The router. UserError: a setting that it does not have, or that cannot be."""
+    settings = json.loads(options.router_config) if options.router_config else {}
+    common = {"seed": options.seed, "characters_per_token": options.router_characters_per_token}
+    try:
+        return make_router(options.router, settings, common)
+    except ValueError as error:
+        raise UserError(f"--router-config: {error}") from None
+
+
+def _unequal(options: ReplayOptions, alone: ReplayOptions) -> list[ReplayOptions]:
+    rows = read_yaml(options.replicas) if options.replicas else []
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{options.replicas}: expected a list with the options of each replica, {{}} for those given")
+    if len(rows) > MOST_REPLICAS:
+        raise UserError(f"{options.replicas}: expected at most {MOST_REPLICAS} replicas, got {len(rows)}")
+    if options.data_parallel_size not in (1, len(rows)):
+        raise UserError(
+            f"--data-parallel-size {options.data_parallel_size}: {options.replicas} has {len(rows)} replicas"
+        )
+    found = []
+    for number, row in enumerate(rows):
+        for name in row:
+            if option_key(name) not in _OWN:
+                raise UserError(
+                    f"{options.replicas}: replica {number}: {name}: not an option in which replicas can differ"
+                )
+        given = {option_key(name): value for name, value in row.items()}
+        try:
+            found.append(read_options(ReplayOptions, as_plain(alone) | given, "kvtwin replay"))
+        except UserError as error:
+            raise UserError(f"{options.replicas}: replica {number}: {error}") from None
+    return found

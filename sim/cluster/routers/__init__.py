@@ -1,0 +1,1 @@
+"""The routers, one file each; :mod:`kvtwin.sim.cluster.routers.registry` has them by name."""

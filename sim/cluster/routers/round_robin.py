@@ -1,0 +1,20 @@
+"""One replica after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvtwin.sim.cluster.router import RoutedRequest, Router
+from kvtwin.sim.cluster.view import View
+
+
+@dataclass
+class RoundRobin(Router):
+    """Each request goes to the replica behind the latest one's."""
+
+    name = "round-robin"
+    _next: int = field(default=0, init=False)
+
+    def choose(self, request: RoutedRequest, view: View) -> int:
+        replica, self._next = self._next, (self._next + 1) % view.num_replicas
+        return replica

@@ -1,0 +1,180 @@
+"""``kvtwin replay --data-parallel-size``: what is printed, kept and refused."""
+
+import json
+
+import pyarrow.parquet
+import pytest
+import yaml
+
+from kvtwin.experiments.options.reading import command_words, read_options
+from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.sim.cluster.router_names import ROUTER_NAMES
+from kvtwin.sim.cluster.routers.registry import ROUTERS
+from tests.experiments.conftest import SMALL_SERVER
+
+CHATS = ("demo", "--num-prompts", "60", "--num-gpu-blocks-override", "400", "--max-model-len", "4096")
+CHATS += ("--step-time", "linear")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A run of two replicas, in its folder."""
+    from kvtwin.experiments.command_line import main
+
+    folder = tmp_path_factory.mktemp("replicas") / "run"
+    assert main(["replay", *CHATS, "-dp", "2", "--router", "least-loaded", "--out", str(folder)]) == 0
+    return folder
+
+
+def table(path):
+    return pyarrow.parquet.read_table(path).to_pydict()
+
+
+def test_every_router_has_its_name_among_the_options():
+    assert tuple(ROUTERS) == ROUTER_NAMES
+
+
+# ---------------------------------------------------------------- what is printed and kept
+
+
+def test_the_text_has_a_row_per_replica(kvtwin):
+    outcome = kvtwin("replay", *CHATS, "--data-parallel-size", "3", "--router", "round-robin")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert "data    parallel over 3 equal replicas, router round-robin" in lines
+    start = next(index for index, line in enumerate(lines) if line.startswith("replica "))
+    assert [line.split()[:2] for line in lines[start + 1 : start + 4]] == [["0", "20"], ["1", "20"], ["2", "20"]]
+    for label in (
+        "Most loaded / mean",
+        "Cached elsewhere when sent",
+        "Computed though cached",
+        "Hit rate of one cache",
+    ):
+        assert any(line.startswith(label) for line in lines)
+
+
+def test_one_replica_is_a_replay(kvtwin, tmp_path):
+    words = ("replay", *CHATS, "--out")
+    assert kvtwin(*words, tmp_path / "plain").code == 0
+    assert kvtwin(*words, tmp_path / "one", "--data-parallel-size", "1").code == 0
+    for name in ("config.yaml", "summary.json", "requests.parquet", "steps.parquet"):
+        assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+
+
+def test_the_summary_adds_the_replicas_up(kept):
+    whole = json.loads((kept / "summary.json").read_text())
+    parts = [json.loads((kept / f"replica-{number}" / "summary.json").read_text()) for number in range(2)]
+    for name in ("completed", "total_input_tokens", "prefix_cache_hits", "num_evictions", "steps", "device_busy_s"):
+        assert whole[name] == pytest.approx(sum(part[name] for part in parts))
+    assert [part["num_prompts"] for part in parts] == [row["num_prompts"] for row in whole["replicas"]]
+    assert whole["num_prompts"] == 60 == sum(row["num_prompts"] for row in whole["replicas"])
+    for part, row in zip(parts, whole["replicas"], strict=True):
+        assert {name: part[name] for name in row} == row
+    assert sum(part["miss_evicted_tokens"] for part in parts) == whole["miss_evicted_tokens"] > 0
+    assert whole["load_imbalance"] >= 1
+    assert whole["token_imbalance"] >= whole["token_imbalance_overall"] >= 1
+    assert whole["overlap_regret_tokens"] > 0
+    assert whole["prefix_cache_hit_rate"] < whole["one_cache_hit_rate"] < 1
+
+
+def test_the_tables_name_the_replica_of_every_row(kept):
+    rows, steps = table(kept / "requests.parquet"), table(kept / "steps.parquet")
+    for number in range(2):
+        own, own_steps = (table(kept / f"replica-{number}" / f"{what}.parquet") for what in ("requests", "steps"))
+        mine = [index for index, replica in enumerate(rows["replica"]) if replica == number]
+        for name in ("request_id", "finish_ns", "hit_tokens"):
+            assert [rows[name][index] for index in mine] == own[name]
+        mine = [index for index, replica in enumerate(steps["replica"]) if replica == number]
+        assert [steps["start_ns"][index] for index in mine] == own_steps["start_ns"]
+    assert sorted(rows["record_index"]) == list(range(60))
+    assert all(most >= here for most, here in zip(rows["most_cached_tokens"], rows["cached_tokens"], strict=True))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_folder_of_a_replica_is_that_of_its_trace_replayed_alone(kvtwin, kept, tmp_path, number):
+    own = kept / f"replica-{number}"
+    options = yaml.safe_load((own / "config.yaml").read_text())["options"]
+    read = read_options(ReplayOptions, {name: value for name, value in options.items() if value is not None}, "replay")
+    assert kvtwin("replay", *command_words(read), "--out", tmp_path / "alone").code == 0
+    for name in ("requests.parquet", "steps.parquet"):
+        assert (own / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    together, alone = (json.loads((each / "summary.json").read_text()) for each in (own, tmp_path / "alone"))
+    assert together | {"verdicts": []} == alone | {"verdicts": []}
+
+
+def test_a_repeated_run_is_the_same_byte_for_byte(kvtwin, kept, tmp_path):
+    words = ("replay", *CHATS, "-dp", "2", "--router", "least-loaded", "--out")
+    assert kvtwin(*words, tmp_path / "again").code == 0
+    for path in sorted(kept.rglob("*")):
+        if path.is_file() and path.name not in ("machine.json", "config.yaml"):
+            assert path.read_bytes() == (tmp_path / "again" / path.relative_to(kept)).read_bytes(), path
+
+
+def test_events_are_kept_per_replica(kvtwin, tmp_path):
+    folder = tmp_path / "run"
+    words = ("--data-parallel-size", "2", "--router", "round-robin", "--num-prompts", "10", "--kv-events", "--out")
+    assert kvtwin("replay", *CHATS, *words, folder).code == 0
+    for number in range(2):
+        assert (folder / f"replica-{number}" / "kv_events.jsonl").stat().st_size > 0
+
+
+def test_unequal_replicas(kvtwin, tmp_path):
+    (tmp_path / "replicas.yaml").write_text("- {}\n- {num-gpu-blocks-override: 800, block-size: 32}\n- {}\n")
+    words = ("--replicas", tmp_path / "replicas.yaml", "--router", "round-robin", "--json")
+    outcome = kvtwin("replay", *CHATS, *words)
+    summary = json.loads(outcome.out)
+    assert [row["num_gpu_blocks"] for row in summary["replicas"]] == [400, 800, 400]
+    assert summary["completed"] == 60
+    assert summary["one_cache_hit_rate"] is None
+    assert summary["kv_memory_live_mean"] is None
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["-dp", "0"], "--data-parallel-size: expected a whole number from 1 to 1024, got '0'"),
+        (["-dp", "2", "--router", "nobody"], "--router: expected one of "),
+        (
+            ["-dp", "2", "--router", "random", "--router-config", '{"virtual_nodes": 3}'],
+            "--router-config: virtual_nodes: the router random has no settings",
+        ),
+        (
+            ["-dp", "2", "--router", "session", "--router-config", '{"nodes": 3}'],
+            "--router-config: nodes: the router session has virtual_nodes",
+        ),
+        (
+            ["-dp", "2", "--router", "session", "--router-config", '{"virtual_nodes": "3"}'],
+            "--router-config: virtual_nodes: expected a whole number, got '3'",
+        ),
+        (["-dp", "2", "--retention", "pin-until-pressure"], "--retention: not with several replicas"),
+        (["-dp", "2", "--warmup-requests", "3"], "--warmup-requests: not with several replicas"),
+        (["-dp", "2", "--events"], "--events: needs --out DIR"),
+        (["--data-parallel-rank", "1"], "--data-parallel-rank: all replicas are simulated together"),
+    ],
+)
+def test_bad_input_is_one_line(kvtwin, mooncake, words, complaint):
+    kvtwin("replay", mooncake(), *SMALL_SERVER, *words).complains(complaint)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[]", "expected a list with the options of each replica"),
+        ("- 3", "expected a list with the options of each replica"),
+        ("- {}\n- {request-rate: 3}", "replica 1: request-rate: not an option in which replicas can differ"),
+        ("- {block-size: x}\n- {}", "replica 0: --block-size: expected a whole number"),
+        ("- {}\n- {}\n- {}", "--data-parallel-size 2: "),
+    ],
+)
+def test_a_bad_file_of_replicas_is_one_line(kvtwin, mooncake, tmp_path, text, complaint):
+    (tmp_path / "replicas.yaml").write_text(text)
+    words = ("--replicas", tmp_path / "replicas.yaml", "-dp", "2")
+    kvtwin("replay", mooncake(), *SMALL_SERVER, *words).complains(complaint)
+
+
+def test_only_one_server_is_explained(kvtwin, mooncake):
+    outcome = kvtwin("explain", mooncake(), *SMALL_SERVER, "--request", "0", "-dp", "2")
+    outcome.complains("--data-parallel-size: only one server can be explained")
