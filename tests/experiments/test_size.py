@@ -169,7 +169,7 @@ def test_the_table_of_groups(capsys):
 
 
 def test_states_are_planned_as_the_real_planner_does(capsys):
-    """vLLM 0.33.0's planner, asked with a page of 672 x 4,096 bytes for each layer of states; a checkpoint takes a block."""
+    """vLLM 0.33.0's planner, asked with a page of 672 x 4,096 bytes per layer of states; a checkpoint takes a block."""
     options = ["--model", "NVIDIA-Nemotron-Nano-9B-v2", "--max-num-batched-tokens", "8192"]
     options += ["--max-num-seqs", "256"]
     data = json.loads(run(capsys, *options, "--kv-cache-memory-bytes", "4GiB", "--json")[1])
