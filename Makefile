@@ -32,13 +32,14 @@ N ?= 300
 parity: $(DEV_STAMP)
 	$(BIN)/python -m tests.parity.fresh --count $(N) $(if $(SEED),--seed $(SEED))
 
-# The figures of docs/accuracy.md, from the public traces: of whole traces, and beside measured servers.
+# The figures of docs/accuracy.md, from the public traces: of whole traces; and beside measured servers and start-up logs.
 TRACES ?= ../shared/traces
 figures: $(CORE_STAMP)
 	$(BIN)/python -m tests.figures $(TRACES)
 
 accuracy: $(CORE_STAMP)
 	$(BIN)/python -m tests.accuracy $(TRACES)
+	$(BIN)/python -m tests.memory_figures
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

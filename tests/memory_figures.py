@@ -1,12 +1,11 @@
-"""Predicted against logged KV cache memory: the table of docs/accuracy.md, from tests/start_up_logs.
+"""Predicted against logged KV cache memory, from tests/start_up_logs: tables of docs/accuracy.md.
 
-``python -m tests.memory_figures`` prints it as Markdown; ``make figures`` runs it with the others.
+``python -m tests.memory_figures`` writes and prints them; ``make accuracy`` runs it too.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,10 @@ from kvtwin.engine.sizing.memory_budget import (
     rules_of,
 )
 from kvtwin.experiments.catalogue.models import load_model
+from tests.accuracy import replace_part
 
 FOLDER = Path(__file__).parent / "start_up_logs"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "accuracy.md"
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,19 @@ def compare(log: dict[str, Any]) -> Compared:
     return Compared(log, min(budgets, key=lambda budget: budget.available_bytes))
 
 
-def rows(compared: list[Compared]) -> None:
-    print("| model | GPU | vLLM | logged (GiB) | predicted | interval | error (% of the GPU) |")
-    print("| --- | --- | --- | --: | --: | --- | --: |")
+def rows(compared: list[Compared]) -> list[str]:
+    """The table's lines, in Markdown."""
+    lines = [
+        "| model | GPU | vLLM | logged (GiB) | predicted | interval | error (% of the GPU) |",
+        "| --- | --- | --- | --: | --: | --- | --: |",
+    ]
     for each in compared:
         log = each.log
         count = log.get("tensor_parallel_size", 1) * log.get("pipeline_parallel_size", 1)
         gpus = f"{count} x " if count > 1 else ""
         low, high = each.interval_gib
         cells = [
-            Path(log["model"]).stem if log["model"].endswith(".json") else log["model"],
+            Path(log["model"]).name.removesuffix(".json"),
             f"{gpus}{log['gpu']} at {log['gpu_memory_utilization']:g}",
             log["version"],
             f"{each.logged_gib:.2f}",
@@ -106,27 +110,27 @@ def rows(compared: list[Compared]) -> None:
             f"{low:.1f} to {high:.1f}{'' if each.is_inside else ' (outside)'}",
             f"{each.error_share:+.1%}",
         ]
-        print(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
-def summary(name: str, compared: list[Compared]) -> None:
-    errors = [abs(each.error_share) for each in compared]
-    inside = sum(each.is_inside for each in compared)
-    print(f"{name}: {len(compared)} logs, median error {statistics.median(errors):.1%}, inside {inside}")
+def median_error(compared: list[Compared]) -> float:
+    return statistics.median(abs(each.error_share) for each in compared)
 
 
-def main() -> int:
+def page() -> list[str]:
+    """What docs/accuracy.md shows: both sets, and what they come to."""
     compared = [compare(log) for log in read_logs()]
     sets = {name: [each for each in compared if each.log["set"] == name] for name in ("read", "fresh")}
+    lines = ["| logs | number | median error | inside the interval |", "| --- | --: | --: | --: |"]
+    for name, part in (*sets.items(), ("all", compared)):
+        inside = sum(each.is_inside for each in part)
+        lines.append(f"| {name} | {len(part)} | {median_error(part):.1%} | {inside} |")
     for name, part in sets.items():
-        print(f"\n{name}\n")
-        rows(part)
-    print()
-    for name, part in sets.items():
-        summary(name, part)
-    summary("all", compared)
-    return 0
+        lines += ["", f"**{name.capitalize()}**", "", *rows(part)]
+    return lines
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    replace_part(DOCUMENT, "start-up logs", page())
+    print("\n".join(page()))

@@ -9,6 +9,7 @@ from kvtwin.experiments.options.size import SizeOptions
 from kvtwin.experiments.setup.sizing import resolve_sizing
 from kvtwin.experiments.setup.speculation import read_drafting
 from kvtwin.experiments.sizes.facts import size_facts
+from kvtwin.experiments.sizes.log_comparison import log_facts
 from kvtwin.experiments.sizes.request_lengths import concurrency_facts, request_lengths
 
 
@@ -20,10 +21,13 @@ def size(**options: Any) -> dict[str, Any]:
     requests of ``max_model_len`` tokens fit.
 
     ``options`` are those of ``kvtwin size --help``: ``model``, ``gpu``, ``tensor_parallel_size``, ...; ``trace``, a
-    workload file, adds how many requests of its lengths fit. UserError: a bad option, or vLLM's message where the
+    workload file, adds how many requests of its lengths fit; ``log``, a start-up log of vLLM, returns its lines beside
+    what is predicted for them. UserError: a bad option, or vLLM's message where the
     server would not start.
     """
     read = given_options(SizeOptions, "kvtwin size", options)
+    if read.log:
+        return log_facts(read)
     lengths = request_lengths(read)
     result = resolve_sizing(read, read_drafting(read.speculative_config, async_scheduling=read.async_scheduling))
     return size_facts(result.inputs, result, None) | concurrency_facts(result, lengths)

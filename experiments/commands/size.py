@@ -13,6 +13,7 @@ EPILOGUE = """\
 examples:
   kvtwin size --model meta-llama/Llama-3.1-8B --gpu h100
   kvtwin size --model gpt-oss-20b --gpu rtx-4090 --max-model-len -1 --trace conversation_trace.jsonl.gz
+  kvtwin size --log vllm.log --gpu h100
   kvtwin size --model ./config.json --kv-cache-memory-bytes 10GiB --max-model-len 8192 --json
 
 Exit code: 0; 2 if vLLM would not start, or for a mistake in the input.
@@ -29,6 +30,12 @@ def run(options: SizeOptions) -> int:
     from kvtwin.experiments.sizes.request_lengths import concurrency_facts, request_lengths
     from kvtwin.experiments.sizes.text import budget_parts, plan_parts
 
+    if options.log:
+        from kvtwin.experiments.sizes.log_comparison import log_facts, log_parts
+
+        facts = log_facts(options)
+        print(json.dumps(facts, indent=2, allow_nan=False)) if options.json else show(*log_parts(facts))
+        return 0
     drafting = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
     inputs = resolve_inputs(options, drafting)
     lengths = request_lengths(options)

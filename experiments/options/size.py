@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from kvtwin.experiments.options.engine import EngineOptions
 from kvtwin.experiments.options.fields import fields_of, option
 from kvtwin.experiments.options.host_memory import HostMemoryOptions
-from kvtwin.experiments.options.kinds import Text
+from kvtwin.experiments.options.kinds import File, Text
 from kvtwin.experiments.options.output import JsonOption
 from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sizing import SizingOptions
@@ -30,4 +31,7 @@ class SizeOptions(SizingOptions, SpeculationOptions, FormatOptions, JsonOption):
         for flag in (field.flag, *field.aliases)
     }
 
+    log: Path | None = option(
+        None, File(), "start-up log of a vLLM server: show what is predicted for it beside what it logged"
+    )
     trace: str | None = option(None, Text("TRACE"), "workload file: show how many requests of its lengths fit")
