@@ -32,19 +32,8 @@ class MultiKeyPool(BlockPool):
         return len(self._blocks_of_key)
 
     def allocate(self, count: int) -> list[int]:
-        evictions: list[tuple[int, list[int]]] = []
-        block = self.arrays.next[self.num_blocks]
-        for _ in range(min(count, self.num_free_blocks)):
-            if keys := self._leave(block):
-                evictions.append((block, keys))
-            block = self.arrays.next[block]
-        self.num_evictions += len(evictions)
-        for block, (first, *further) in evictions:
-            for listener in self.listeners:
-                listener.evicted(block, first)
-            for key in further:
-                for listener in self.listeners:
-                    listener.lost_key(block, key)
+        if count <= self.num_free_blocks:
+            self._evict_next(count)
         return super().allocate(count)
 
     def blocks_with_key(self, key: int) -> list[int]:
@@ -101,6 +90,20 @@ class MultiKeyPool(BlockPool):
     def _find(self, key: int) -> int | None:
         blocks = self._blocks_of_key.get(key)
         return next(iter(blocks)) if blocks else None
+
+    def _evict_next(self, count: int) -> None:
+        """Take their keys from the ``count`` blocks that are handed out next."""
+        evictions, block = [], self.arrays.next[self.num_blocks]
+        for _ in range(count):
+            if keys := self._leave(block):
+                evictions.append((block, keys))
+            block = self.arrays.next[block]
+        self.num_evictions += len(evictions)
+        for block, (first, *further) in evictions:
+            for listener in self.listeners:
+                listener.evicted(block, first)
+                for key in further:
+                    listener.lost_key(block, key)
 
     def _enter(self, block: int, key: int, prefix_tokens: int) -> None:
         if self.keys[block] == NO_KEY:
