@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from kvtwin.experiments.options.replay import ReplayOptions
+
+if TYPE_CHECKING:
+    from kvtwin.experiments.runs.replay import Replayed
 
 OPTIONS = ReplayOptions
 
@@ -24,11 +28,13 @@ def run(options: ReplayOptions) -> int:
     from kvtwin.experiments.runs.kept import replay_and_keep
     from kvtwin.experiments.runs.text import bench_lines, cache_lines
 
-    replayed = replay_and_keep(options)
-    summary = replayed.summary
-    if options.json:
-        print(json.dumps({"date": now()} | summary, indent=2, allow_nan=False))
-    else:
-        lines = [*replayed.heading, "", *bench_lines(summary, options), *cache_lines(summary)]
-        print("\n".join([*lines, *(f"* {verdict}" for verdict in summary["verdicts"])]))
+    def show(replayed: Replayed) -> None:
+        summary = replayed.summary
+        if options.json:
+            print(json.dumps({"date": now()} | summary, indent=2, allow_nan=False))
+        else:
+            lines = [*replayed.heading, "", *bench_lines(summary, options), *cache_lines(summary)]
+            print("\n".join([*lines, *(f"* {verdict}" for verdict in summary["verdicts"])]))
+
+    summary = replay_and_keep(options, show=show).summary
     return 0 if summary["completed"] and not summary["unfinished"] else 1

@@ -100,7 +100,7 @@ def write_run_folder(folder: Path, files: dict[str, bytes], streamed: Path | Non
             for name, content in files.items():
                 (partial / name).write_bytes(content)
             for path in sorted(streamed.iterdir()) if streamed else ():
-                path.rename(partial / path.name)
+                shutil.move(path, partial / path.name)  # it may be on another disk
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

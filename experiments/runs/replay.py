@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kvtwin.engine.config import EngineConfig
@@ -16,7 +14,7 @@ from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
-from kvtwin.experiments.records.event_recording import recorded_events
+from kvtwin.experiments.records.event_recording import EventFolder, recorded_events
 from kvtwin.experiments.records.folder import run_files
 from kvtwin.experiments.runs.block_metrics import block_metric_figures
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress, run_configuration, run_context
@@ -29,7 +27,7 @@ from kvtwin.experiments.setup.load import shape_load
 from kvtwin.experiments.setup.sizing import SizingResult, resolve_sizing
 from kvtwin.experiments.setup.speculation import Drafting, read_drafting
 from kvtwin.experiments.setup.step_time import step_time_model, step_time_title
-from kvtwin.experiments.setup.trace import open_trace
+from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.experiments.sizes.text import capacity_line
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.serving import Observe, ServerSimulation
@@ -64,7 +62,7 @@ def replay(
     *,
     show_progress: bool = False,
     observe: Observe | None = None,
-    events: Path | None = None,
+    events: EventFolder | None = None,
 ) -> Replayed:
     """Simulate a server on the trace of ``options``, or on ``workload`` instead.
 
@@ -80,8 +78,7 @@ def replay(
     workload = open_trace(options.trace, options) if workload is None else workload
     load = shape_load(options, workload)
     if show_progress:
-        for warning in workload.warnings:
-            print(f"kvtwin: warning: {warning}", file=sys.stderr)
+        warn_of(workload)
     if options.warmup_requests >= load.num_requests:
         raise UserError(f"--warmup-requests: leaves nothing to count of {load.num_requests:,} requests")
     misses = MissSources(config)
@@ -94,6 +91,7 @@ def replay(
     summary |= host_figures(recorder, sizing, link) | misses.figures() | block_metric_figures(recorder)
     summary["num_warmup_requests"] = options.warmup_requests
     summary["num_unsorted"] = workload.num_unsorted
+    summary["trace_notes"] = list(workload.warnings)
     summary["verdicts"] = verdicts(summary, recorder, config, load)
     heading = _heading(options, sizing, config, step_time, speculation, workload, summary)
     gpu = sizing.inputs.gpu.name if sizing.inputs.gpu else None
@@ -109,7 +107,7 @@ def simulate(
     misses: MissSources,
     advance: Callable[[int], None],
     observe: Observe | None = None,
-    events: Path | None = None,
+    events: EventFolder | None = None,
 ) -> Recorder:
     """Run the simulation. UserError: with --strict, the first request that cannot be served."""
     simulation = ServerSimulation(
