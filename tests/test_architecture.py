@@ -36,6 +36,7 @@ ALLOWED = {
 """What a room may import at the top of a file, beside itself and the standard library."""
 
 ALLOWED_LATER = {
+    "workloads": {"pyarrow", "tokenizers"},
     "engine": {"xxhash", "cbor2", "llvmlite", "numba"},
     "gpu": {"gguf", "safetensors"},
     "experiments": {

@@ -1,4 +1,4 @@
-"""A workload: the requests of a file, checked, counted and handed out in order of arrival."""
+"""A workload: the requests of files, checked, counted and handed out in order of arrival."""
 
 from __future__ import annotations
 
@@ -9,29 +9,37 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kvtwin.workloads.clock import check_one_clock, epoch_origin_ns
 from kvtwin.workloads.errors import WorkloadError
+from kvtwin.workloads.formats.bad_lines import BadLines
 from kvtwin.workloads.formats.json_rows import LAST_NS, shown
 from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
+from kvtwin.workloads.plausibility import Extremes
 from kvtwin.workloads.request_record import RequestRecord
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """The requests of one file, in order of arrival; requests that arrive together keep the order of the file.
+    """The requests of one file or several, in order of arrival; those that arrive together keep the order of the file.
 
-    Iterating reads the file again, each time from its start, unless it is :meth:`held`. Of a file whose rows are
+    Iterating reads the files again, each time from the start, unless it is :meth:`held`. Where rows are
     sorted one record is held at a time; else as many as lie between a row's place in the file and its place in time.
     ``num_unsorted`` counts the rows that arrive earlier than a row before them. ``warnings`` are sentences
-    for the user. Where sessions have no start (`Reader.has_session_starts`), all start at 0 and come one after the
+    for the user. Where sessions have no start (``has_starts`` is false), all start at 0 and come one after the
     other, as in the file.
     """
 
     path: Path
+    """What the workload is called: a file, or what several are named by."""
+    paths: tuple[Path, ...]
+    """Files, in the order in which they are read."""
     reader: Reader
     num_requests: int
     num_unsorted: int
     first_arrival_ns: int
     last_arrival_ns: int
+    has_starts: bool = True
     warnings: tuple[str, ...] = ()
     _origin_ns: int = field(default=0, repr=False)
     _ranks: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
@@ -57,57 +65,95 @@ class Workload:
     def __iter__(self) -> Iterator[RequestRecord]:
         if self._held is not None:
             return iter(self._held)
-        records = self._from_origin() if self._origin_ns else self.reader.read(self.path)
+        records = _read(self.paths, self.reader)
+        if self._origin_ns:
+            records = _from(self._origin_ns, records)
         return records if self._ranks is None else reordered(records, self._ranks)
 
-    def _from_origin(self) -> Iterator[RequestRecord]:
-        for record in self.reader.read(self.path):
-            record.arrival_ns -= self._origin_ns
-            yield record
-
     @classmethod
-    def of(cls, path: Path, reader: Reader) -> Workload:
-        """Read ``path`` once with ``reader``, so that every bad row is found before anything is simulated.
+    def of(cls, path: Path, reader: Reader, paths: tuple[Path, ...] | None = None) -> Workload:
+        """Read ``paths``, or ``path``, once with ``reader``, so that every bad row is found before anything is
+        simulated.
 
-        Raises `WorkloadError` on a bad row, or when there is none at all.
+        Raises `WorkloadError` on a bad row, when rows count time from different origins, and when there is no request.
         """
-        times_ns = np.fromiter(_arrivals_ns(reader.read(path)), dtype=np.int64)
+        paths = (path,) if paths is None else paths
+        rows = Rows(paths, reader.skip_bad_lines)
+        extremes = Extremes()
+        times_ns = np.fromiter(_arrivals_ns(reader.read(rows), rows.bad_lines, extremes), dtype=np.int64)
         if not len(times_ns):
-            raise WorkloadError(str(path), "expected at least one request, found none")
-        num_unsorted = 0
-        if reader.has_session_starts:
+            found = "".join(f"; {sentence}" for sentence in rows.sentences())
+            raise WorkloadError(str(path), f"expected at least one request, found none{found}")
+        if (odd := check_one_clock(times_ns)) is not None:
+            raise WorkloadError(_source(paths, reader, odd[0]), odd[1])
+        first_ns, last_ns = int(times_ns.min()), int(times_ns.max())
+        origin_ns = first_ns if reader.wall_clock else epoch_origin_ns(first_ns)
+        num_unsorted, ranks = 0, None
+        if rows.has_starts:
             num_unsorted = int(np.count_nonzero(times_ns < np.maximum.accumulate(times_ns)))
-        ranks = None
         if num_unsorted:
             ranks = np.empty(len(times_ns), dtype=np.int64)
             ranks[np.argsort(times_ns, kind="stable")] = np.arange(len(times_ns))
-        first_ns, last_ns = int(times_ns.min()), int(times_ns.max())
-        origin_ns = first_ns if reader.wall_clock else 0
-        doubt = reader.doubt(len(times_ns), last_ns - first_ns)
+        warnings = rows.sentences()
+        if origin_ns and not reader.wall_clock:
+            warnings.append("arrivals are dates: they count from the first one")
+        if (doubt := reader.doubt(len(times_ns), last_ns - first_ns)) is not None:
+            warnings.append(doubt)
         return cls(
             path=path,
+            paths=paths,
             reader=reader,
             num_requests=len(times_ns),
             num_unsorted=num_unsorted,
             first_arrival_ns=first_ns - origin_ns,
             last_arrival_ns=last_ns - origin_ns,
-            warnings=() if doubt is None else (doubt,),
+            has_starts=rows.has_starts,
+            warnings=(*warnings, *extremes.sentences(last_ns - origin_ns)),
             _origin_ns=origin_ns,
             _ranks=ranks,
         )
 
 
-def _arrivals_ns(records: Iterator[RequestRecord]) -> Iterator[int]:
-    """The arrival of each record; raises `WorkloadError` where one waits for a request that does not come before it."""
+def _read(paths: tuple[Path, ...], reader: Reader) -> Iterator[RequestRecord]:
+    """The requests again, those left out that were left out at first."""
+    rows = Rows(paths, reader.skip_bad_lines)
+    records = reader.read(rows)
+    if not reader.skip_bad_lines:
+        return records
+    return (record for record, _ in _in_order(records, rows.bad_lines))
+
+
+def _from(origin_ns: int, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
+    for record in records:
+        record.arrival_ns -= origin_ns
+        yield record
+
+
+def _arrivals_ns(records: Iterator[RequestRecord], bad_lines: BadLines, extremes: Extremes) -> Iterator[int]:
+    for record, arrival_ns in _in_order(records, bad_lines):
+        extremes.add(record)
+        yield arrival_ns
+
+
+def _in_order(records: Iterator[RequestRecord], bad_lines: BadLines) -> Iterator[tuple[RequestRecord, int]]:
+    """Each record with its arrival; a bad line where one waits for a request that does not come before it."""
     arrivals_ns: dict[str, int] = {}
     for record in records:
-        for predecessor in record.after:
-            name = predecessor.request_id
-            if arrivals_ns.get(name, LAST_NS) > record.arrival_ns:
-                raise WorkloadError(record.source, f"after: expected a turn that arrives earlier, got {shown(name)}")
-        if record.session is not None:
-            arrivals_ns[record.request_id] = record.arrival_ns
-        yield record.arrival_ns
+        with bad_lines:
+            for predecessor in record.after:
+                name = predecessor.request_id
+                if arrivals_ns.get(name, LAST_NS) > record.arrival_ns:
+                    raise WorkloadError(
+                        record.source, f"after: expected a turn that arrives earlier, got {shown(name)}"
+                    )
+            if record.session is not None:
+                arrivals_ns[record.request_id] = record.arrival_ns
+            yield record, record.arrival_ns
+
+
+def _source(paths: tuple[Path, ...], reader: Reader, index: int) -> str:
+    """Where the request of this number was read."""
+    return next(record.source for number, record in enumerate(_read(paths, reader)) if number == index)
 
 
 def reordered(records: Iterator[RequestRecord], ranks: NDArray[np.int64]) -> Iterator[RequestRecord]:

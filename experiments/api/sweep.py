@@ -10,10 +10,11 @@ from kvtwin.experiments.api.given import WorkloadSource, source_of
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.reading import option_key, read_options
 from kvtwin.experiments.options.sweep import SweepOptions
+from kvtwin.experiments.sweeps.check import check_sweep
 from kvtwin.experiments.sweeps.executors import local_processes
 from kvtwin.experiments.sweeps.folder import SweepFolder
 from kvtwin.experiments.sweeps.spec import sweep_spec
-from kvtwin.experiments.sweeps.sweep import check_traces, run_sweep
+from kvtwin.experiments.sweeps.sweep import run_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,10 +50,9 @@ def sweep(
     if points is not None:
         content["points"] = [dict(point) for point in points]
     spec = sweep_spec("sweep", content, path)
-    if opened is None:
-        check_traces(spec)
-    elif "trace" in spec.axes:
+    if opened is not None and "trace" in spec.axes:
         raise UserError("sweep: trace: is an option of the points, and the workload is given as well")
+    check_sweep(spec, has_workload=opened is not None)
     asked = read_options(
         SweepOptions, {"spec": "sweep", "workers": workers, "out": out, "resume": resume}, "kvtwin sweep"
     )

@@ -51,7 +51,11 @@ def calibrate_as_asked(options: CalibrateOptions) -> int:
         {**calibration.coefficients, "measured": {**origin, **extent(steps, calibration)}}, sort_keys=False
     )
     if options.out:
-        _write(options.out, text)
+        try:
+            _write(options.out, text)
+        except UserError:
+            print(text, end="")  # measuring took minutes
+            raise
         show(*heading, f"{options.out} written, for --step-time")
     else:
         print(text, end="")

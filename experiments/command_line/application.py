@@ -18,6 +18,7 @@ import typer
 from kvtwin.experiments.command_line.words import vllm_words
 from kvtwin.experiments.commands.registry import COMMANDS, module_of
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.ending import ending_later
 from kvtwin.experiments.options.config_file import with_config_file
 from kvtwin.experiments.options.fields import OptionField, fields_of
 from kvtwin.experiments.options.kinds import Choice, Several, Switch
@@ -44,7 +45,8 @@ def read_words(name: str, words: list[str]) -> Any:
 
 def run_typer(filled: str | None, words: list[str]) -> Any:
     """What the command ``filled`` makes of ``words``."""
-    return _click_command(filled)(words, standalone_mode=False, prog_name="kvtwin")
+    with ending_later():  # typer would turn an interrupt into an exit code, and return that
+        return _click_command(filled)(words, standalone_mode=False, prog_name="kvtwin")
 
 
 @cache

@@ -9,17 +9,22 @@ import sys
 from collections.abc import Sequence
 
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.ending import ended_by, ending_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 1 for a run that did not succeed, 2 for a mistake in the input."""
+    """Run one command; the exit code is 0, 1 for a run that did not succeed, 2 for a mistake in the input.
+
+    A command that a signal ended has 128 and the signal's number, as in a shell.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold anything
     from kvtwin.experiments.command_line.dispatch import run_words
     from kvtwin.workloads.errors import WorkloadError
 
     try:
-        exit_code = run_words(list(sys.argv[1:] if arguments is None else arguments))
+        with ending_signals():
+            exit_code = run_words(list(sys.argv[1:] if arguments is None else arguments))
         if sys.stdout is not None:
             sys.stdout.flush()
         return exit_code
@@ -28,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as interrupt:
         _complain(str(interrupt) or "interrupted")
-        return 130
+        return 128 + ended_by(interrupt)
     except BrokenPipeError:
         # The reader went away (`kvtwin ... | head`).
         _drop_output()

@@ -26,14 +26,18 @@ With --model and --gpu, the curve marks the cache sizes of these GPUs. The optio
 def run(options: CurveOptions) -> int:
     """Print the curve."""
     from kvtwin.experiments.curves.text import text_parts
-    from kvtwin.experiments.curves.trace_curve import curve_of_options
+    from kvtwin.experiments.curves.trace_curve import curve_of_options, draw_curve
     from kvtwin.experiments.display.tables import show
-    from kvtwin.experiments.setup.trace import open_trace
+    from kvtwin.experiments.setup.trace import open_trace, warn_of
 
     workload = open_trace(options.trace, options)
+    warn_of(workload)
     facts = curve_of_options(options, workload)
-    if options.json:
-        print(json.dumps(facts, indent=2, allow_nan=False))
-    else:
-        show(*text_parts(workload, facts))
+    try:
+        if options.json:
+            print(json.dumps(facts, indent=2, allow_nan=False))
+        else:
+            show(*text_parts(workload, facts))
+    finally:
+        draw_curve(options, facts)
     return 0

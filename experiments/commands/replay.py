@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from kvtwin.experiments.options.replay import ReplayOptions
+
+if TYPE_CHECKING:
+    from kvtwin.experiments.runs.replayed import Replayed
 
 OPTIONS = ReplayOptions
 
@@ -26,11 +30,13 @@ def run(options: ReplayOptions) -> int:
     from kvtwin.experiments.runs.replica_text import replica_parts
     from kvtwin.experiments.runs.text import bench_lines, cache_lines
 
-    replayed = replay_and_keep(options)
-    summary = replayed.summary
-    if options.json:
-        print(json.dumps({"date": now()} | summary, indent=2, allow_nan=False))
-    else:
-        show(*replayed.heading, "", *bench_lines(summary, options), *cache_lines(summary), *replica_parts(summary))
-        show(*(f"* {verdict}" for verdict in summary["verdicts"]))
+    def show_results(replayed: Replayed) -> None:
+        summary = replayed.summary
+        if options.json:
+            print(json.dumps({"date": now()} | summary, indent=2, allow_nan=False))
+        else:
+            show(*replayed.heading, "", *bench_lines(summary, options), *cache_lines(summary), *replica_parts(summary))
+            show(*(f"* {verdict}" for verdict in summary["verdicts"]))
+
+    summary = replay_and_keep(options, show=show_results).summary
     return 0 if summary["completed"] and not summary["unfinished"] else 1

@@ -39,9 +39,11 @@ def run(options: ValidateOptions) -> int:
     from kvtwin.experiments.validation.kept import validate_and_keep
     from kvtwin.experiments.validation.text import text_parts
 
-    facts = validate_and_keep(options)
-    if options.json:
-        print(json.dumps({"date": now()} | facts, indent=2, allow_nan=False))
-    else:
-        show(*facts["heading"], "", *text_parts(facts))
+    def show_facts(facts: dict[str, Any]) -> None:
+        if options.json:
+            print(json.dumps({"date": now()} | facts, indent=2, allow_nan=False))
+        else:
+            show(*facts["heading"], "", *text_parts(facts))
+
+    facts = validate_and_keep(options, show_facts)
     return 0 if all(check["passed"] for check in facts["checks"].values()) else 1

@@ -16,13 +16,13 @@ from kvtwin.workloads.workload import Workload
 
 
 def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bool = False) -> dict[str, Any]:
-    """The curve of ``workload`` as plain data; drawn, too, with ``--plot``. UserError: options that cannot be.
+    """The curve of ``workload`` as plain data. UserError: options that cannot be.
 
     ``with_line`` adds points close enough for a picture, as ``--plot`` does.
     """
     marks, max_model_len = _marks(options)
     _check_picture(options)
-    facts = curve_facts(
+    return curve_facts(
         workload,
         options.block_size,
         max_model_len,
@@ -31,9 +31,6 @@ def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bo
         options.sample,
         with_line=with_line or options.plot is not None,
     )
-    if options.plot:
-        _draw(options, facts)
-    return facts
 
 
 def _check_picture(options: CurveOptions) -> None:
@@ -44,7 +41,10 @@ def _check_picture(options: CurveOptions) -> None:
         raise UserError(f"--plot {options.plot}: expected a file that ends in .png or .svg")
 
 
-def _draw(options: CurveOptions, facts: dict[str, Any]) -> None:
+def draw_curve(options: CurveOptions, facts: dict[str, Any]) -> None:
+    """The picture that ``--plot`` asks for, if it does. UserError: it cannot be written."""
+    if not options.plot:
+        return
     simulated = {str(folder): simulated_points(folder, facts) for folder in options.runs}
     from kvtwin.experiments.pictures.curve import capacity_curve
     from kvtwin.experiments.pictures.figure import save_as

@@ -1,29 +1,29 @@
-"""A real run that ends early: Ctrl-C at a moment when everything is consistent, and the steps under way then."""
+"""A real run that ends early: at a moment when everything is consistent, and the steps under way then."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kvtwin.engine.executor import Executor, Step, StepResult
+from kvtwin.experiments.files.ending import Ended, handled
 
 
 class InterruptibleExecutor(Executor[Any]):
-    """Passes steps on to ``executor`` until the user interrupts: then the next one raises KeyboardInterrupt."""
+    """Passes steps on to ``executor`` until the user ends the command: then the next one raises `Ended`."""
 
     def __init__(self, executor: Executor[Any]) -> None:
         self._executor = executor
         self._under_way: deque[Any] = deque()
-        self.is_interrupted = False
+        self.interruption: Ended | None = None
+        """What the next step raises."""
 
     def submit(self, step: Step) -> Any:
         """See :class:`~kvtwin.engine.executor.Executor`."""
-        if self.is_interrupted:
-            raise KeyboardInterrupt
+        if self.interruption:
+            raise self.interruption
         ticket = self._executor.submit(step)
         self._under_way.append(ticket)
         return ticket
@@ -40,18 +40,12 @@ class InterruptibleExecutor(Executor[Any]):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While in here, an interrupt waits for the next step; a second one does not."""
-        usual = signal.default_int_handler
-        if signal.getsignal(signal.SIGINT) is not usual or threading.current_thread() is not threading.main_thread():
-            yield  # somebody else listens, or nobody
-            return
+        """While in here, a signal that ends the command waits for the next step; a second one does not."""
+        with ExitStack() as until_first:
 
-        def interrupt(*_: object) -> None:
-            self.is_interrupted = True
-            signal.signal(signal.SIGINT, usual)
+            def interrupt(number: int, _frame: Any) -> None:
+                self.interruption = Ended(number)
+                until_first.close()
 
-        signal.signal(signal.SIGINT, interrupt)
-        try:
+            until_first.enter_context(handled(interrupt))
             yield
-        finally:
-            signal.signal(signal.SIGINT, usual)

@@ -12,6 +12,7 @@ import numpy as np
 from kvtwin.experiments.isolation.spec import Attack
 from kvtwin.workloads.arrivals import arrivals_ns
 from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
 from kvtwin.workloads.workload import Workload
@@ -94,10 +95,10 @@ class _InMemory(Reader):
     records: tuple[RequestRecord, ...]
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset()
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
         yield from self.records
 
 

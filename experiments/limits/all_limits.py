@@ -16,7 +16,7 @@ from kvtwin.experiments.options.limit import LimitOptions
 from kvtwin.experiments.runs.facts import PROGRESS_DELAY_S
 from kvtwin.experiments.runs.latencies import percentile_name
 from kvtwin.experiments.setup.load import shape_load
-from kvtwin.experiments.setup.trace import open_trace
+from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.experiments.sweeps.executors import local_processes
 from kvtwin.workloads.workload import Workload
 
@@ -29,7 +29,12 @@ def limit_of_options(options: LimitOptions, workload: Workload | None = None) ->
     if options.out:
         raise UserError("--out: the search does not save its replays; run `kvtwin replay` at the rate that you want")
     rate_option, base = _rate(options)
-    load = shape_load(options, open_trace(options.trace, options) if workload is None else workload)
+    if workload is None:
+        sent = open_trace(options.trace, options)
+        warn_of(sent)
+    else:
+        sent = workload
+    load = shape_load(options, sent)
     grid = RateGrid.of_precision(base, options.precision)
     criteria = _criteria(options)
     searches = [Search(asked, rate_option, grid, criteria, workload) for asked in _servers(options)]

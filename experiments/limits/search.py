@@ -134,7 +134,7 @@ def find_limits(
         except BrokenExecutor:
             pass
         finally:
-            executor.shutdown(wait=False, cancel_futures=True)  # what was replayed ahead is not waited for
+            executor.shutdown(wait=False)  # what was replayed ahead is not waited for
     raise UserError(f"a replay lost its process {_MOST_BREAKS} times (killed, or out of memory?); try --workers 1")
 
 

@@ -13,7 +13,7 @@ from kvtwin.experiments.narration.text import narration_lines
 from kvtwin.experiments.options.explain import ExplainOptions
 from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.setup.load import shape_load
-from kvtwin.experiments.setup.trace import open_trace
+from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.sim.requests import RequestFactory, sample_ids
 from kvtwin.workloads.request_record import RequestRecord
 
@@ -45,7 +45,9 @@ def explain(options: ExplainOptions) -> int:
 def _find(options: ExplainOptions) -> tuple[RequestRecord, str]:
     """The record that was asked for, and the engine's id of its request: with several samples, the first, or one."""
     ids = []
-    for record in shape_load(options, open_trace(options.trace, options)):
+    workload = open_trace(options.trace, options)
+    warn_of(workload)
+    for record in shape_load(options, workload):
         samples = sample_ids(record)
         if options.request in samples:
             return record, options.request

@@ -36,7 +36,6 @@ NOT_MODELLED: dict[str, str] = {
     "--port": _NO_DIFFERENCE,
     "--api-key": _NO_DIFFERENCE,
     "--served-model-name": _NO_DIFFERENCE,
-    "--tokenizer": _NO_DIFFERENCE,
     "--trust-remote-code": _NO_DIFFERENCE,
     "--load-format": _NO_DIFFERENCE,
     "--download-dir": _NO_DIFFERENCE,

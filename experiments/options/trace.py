@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtwin.experiments.options.fields import argument, option
-from kvtwin.experiments.options.kinds import Choice, Number, Text, Whole
+from kvtwin.experiments.options.kinds import Choice, Number, Switch, Text, Whole
 from kvtwin.workloads.formats.names import FORMAT_NAMES
 
 DEMO = "demo"
@@ -21,6 +21,15 @@ class FormatOptions:
 
     format: str | None = option(
         None, Choice(FORMAT_NAMES), "trace format (default: recognised from the file's content)"
+    )
+    skip_bad_lines: bool = option(
+        False, Switch(has_off=False), "leave out lines that cannot be read, and say how many and which"
+    )
+    tokenizer: str | None = option(
+        None, Text("PATH"), "files of texts: folder of a tokenizer, or its tokenizer.json (extra: text; else: a guess)"
+    )
+    custom_output_len: int | None = option(
+        None, Whole("TOKENS"), "files of texts: output tokens of requests whose rows do not tell"
     )
     timed_trace_chunk_hash_size: int | None = option(
         None, Whole("TOKENS"), f"{_SHAPE}tokens per hash id (default: 512; vLLM's own default is 16)"
@@ -38,4 +47,6 @@ class FormatOptions:
 class TraceOptions(FormatOptions):
     """Trace."""
 
-    trace: str = argument(Text("TRACE"), "workload file: plain, gzip or xz; demo: the bundled workload")
+    trace: str = argument(
+        Text("TRACE"), "workload file, folder or pattern, or several; -: standard input; demo: the bundled workload"
+    )

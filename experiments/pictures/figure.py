@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,15 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-@drawn_in_style
 def save_as(figure: Figure, path: Path) -> None:
     """Write one file of a kind in `KINDS`, under a temporary name first."""
-    kind = path.suffix[1:].lower()
     with whole_file(path) as partial:
-        figure.savefig(partial, format=kind, metadata=KINDS[kind])
+        partial.write_bytes(picture(figure, path.suffix[1:].lower()))
+
+
+@drawn_in_style
+def picture(figure: Figure, kind: str) -> bytes:
+    """The content of a file of a ``kind`` in `KINDS`."""
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, metadata=KINDS[kind])
+    return content.getvalue()

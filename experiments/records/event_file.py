@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from numpy.typing import NDArray
 
@@ -30,11 +30,11 @@ _IDS = ("scheduled", "admitted", "preempted", "finished")
 class EventFile:
     """Writes rows; a context, at whose end the file is complete."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         import pyarrow.parquet
 
         self._schema = _schema()
-        self._writer = pyarrow.parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._rows: list[StepEvents] = []
 
     def keep(self, row: StepEvents) -> None:

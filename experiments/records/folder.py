@@ -103,7 +103,7 @@ def write_run_folder(folder: Path, files: dict[str, bytes], streamed: Path | Non
                 path.write_bytes(content)
             for path in sorted(streamed.rglob("*")) if streamed else ():
                 if path.is_file():
-                    path.rename(partial / path.relative_to(streamed))
+                    shutil.move(path, partial / path.relative_to(streamed))  # it may be on another disk
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

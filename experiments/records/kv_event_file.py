@@ -21,7 +21,7 @@ NAME = "kv_events.jsonl"
 class KVEventWriter(ServerObserver):
     """Writes the events of a log to a file: what deciding a step changed is published when an output is processed."""
 
-    def __init__(self, log: KVEventLog, file: IO[str]) -> None:
+    def __init__(self, log: KVEventLog, file: IO[bytes]) -> None:
         self._log = log
         self._file = file
 
@@ -34,4 +34,4 @@ class KVEventWriter(ServerObserver):
                 "events": [{"type": type(event).__name__} | asdict(event) for event in events],
                 "data_parallel_rank": 0,
             }
-            self._file.write(json.dumps(batch) + "\n")
+            self._file.write(json.dumps(batch).encode() + b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.replay import ReplayOptions
-from kvtwin.experiments.records.event_recording import event_folder
+from kvtwin.experiments.records.event_recording import EventFolder, event_folder
 from kvtwin.experiments.records.folder import check_free, run_files, write_run_folder
 from kvtwin.experiments.records.reader import Columns, Run
 from kvtwin.experiments.runs.latencies import as_array
@@ -23,9 +25,15 @@ from kvtwin.workloads.workload import Workload
 
 
 def replay_and_keep(
-    options: ReplayOptions, workload: Workload | None = None, *, show_progress: bool = True
+    options: ReplayOptions,
+    workload: Workload | None = None,
+    *,
+    show: Callable[[Replayed], object] = lambda _: None,
+    show_progress: bool = True,
 ) -> Replayed:
     """Replay the trace of ``options``, or ``workload`` instead, and write the folder ``--out``, if there is one.
+
+    ``show`` gets the result first, and the folder is written even if it fails: neither is lost with the other.
 
     UserError: settings that cannot be, or a folder that cannot be made.
     """
@@ -33,9 +41,20 @@ def replay_and_keep(
         check_free(options.out)
     with event_folder(options) as streamed:
         replayed = replay(options, workload, show_progress=show_progress, events=streamed)
-        if options.out:
-            write_run_folder(options.out, replayed.files(), streamed)
+        try:
+            show(replayed)
+        finally:
+            if options.out:
+                _keep(options.out, replayed.files(), streamed)
     return replayed
+
+
+def _keep(folder: Path, files: dict[str, bytes], streamed: EventFolder | None) -> None:
+    """Write the run's folder, without what the disk did not take during the run. UserError: that, or anything else."""
+    left_out = streamed.drop_failed() if streamed else []
+    write_run_folder(folder, files, streamed.path if streamed else None)
+    if left_out:
+        raise UserError(f"--out {folder}: kept without {', '.join(left_out)}")
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.setup.load import shape_load
-from kvtwin.experiments.setup.trace import open_trace
+from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.workload import Workload
 
@@ -21,8 +20,7 @@ def opened_load(
     workload = open_trace(options.trace, options) if workload is None else workload
     load = shape_load(options, workload)
     if show_progress:
-        for warning in workload.warnings:
-            print(f"kvtwin: warning: {warning}", file=sys.stderr)
+        warn_of(workload)
     if options.warmup_requests >= load.num_requests:
         raise UserError(f"--warmup-requests: leaves nothing to count of {load.num_requests:,} requests")
     return workload, load

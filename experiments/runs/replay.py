@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
-from kvtwin.experiments.records.event_recording import recorded_events
+from kvtwin.experiments.records.event_recording import EventFolder, recorded_events
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress
 from kvtwin.experiments.runs.heading import heading_lines
 from kvtwin.experiments.runs.loads import opened_load, within_the_clock
@@ -25,7 +23,7 @@ def replay(
     *,
     show_progress: bool = False,
     observe: Observe | None = None,
-    events: Path | None = None,
+    events: EventFolder | None = None,
 ) -> Replayed:
     """Simulate a server on the trace of ``options``, or on ``workload`` instead.
 
@@ -48,6 +46,7 @@ def replay(
     machine = stopwatch.facts()
     summary = server.summary(recorder, misses, load)
     summary["num_unsorted"] = workload.num_unsorted
+    summary["trace_notes"] = list(workload.warnings)
     summary["verdicts"] = verdicts(summary, recorder, server.config, load)
     heading = heading_lines(server, workload, summary)
     return Replayed(summary, heading, recorder, server.configuration(options), machine)

@@ -6,13 +6,12 @@ import gzip
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
-from kvtwin.experiments.records.event_recording import recorded_events
+from kvtwin.experiments.records.event_recording import EventFolder, recorded_events
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress
 from kvtwin.experiments.runs.heading import heading_lines
 from kvtwin.experiments.runs.loads import opened_load, within_the_clock
@@ -57,7 +56,7 @@ def replay_replicas(
     *,
     show_progress: bool = False,
     observe: Observe | None = None,
-    events: Path | None = None,
+    events: EventFolder | None = None,
 ) -> ReplayedReplicas:
     """Simulate the replicas of ``options`` as :func:`~kvtwin.experiments.runs.replay.replay` does one server."""
     if observe:
@@ -81,9 +80,7 @@ def replay_replicas(
     simulations = [server.simulation(each, clock=clock) for server, each in zip(servers, misses, strict=True)]
     with request_progress("replay", load.num_requests, show=show_progress) as advance, ExitStack() as stack:
         for number, simulation in enumerate(simulations):
-            folder = events / f"replica-{number}" if events else None
-            if folder:
-                folder.mkdir()
+            folder = events.folder(f"replica-{number}") if events else None
             stack.enter_context(recorded_events(options, simulation, folder))
         cluster = Cluster(
             clock,
@@ -105,6 +102,7 @@ def replay_replicas(
     ]
     summary = _summary(servers, recorder, misses, load, replicas, one_cache)
     summary["num_unsorted"] = workload.num_unsorted
+    summary["trace_notes"] = list(workload.warnings)
     summary["verdicts"] = verdicts(summary, recorder, servers[0].config, load, len(servers))
     heading = heading_lines(servers[0], workload, summary)
     heading.insert(3, _replica_line(servers, options))

@@ -20,9 +20,7 @@ def shape_load(options: ReplayOptions, workload: Workload) -> Load:
     if options.burstiness != 1.0 and options.request_rate is None and options.session_rate is None:
         raise UserError("--burstiness: needs --request-rate or --session-rate")
     played = play_sessions(options, workload)
-    if not workload.reader.has_session_starts and not (
-        options.session_rate or options.concurrent_sessions or options.max_concurrency
-    ):
+    if not workload.has_starts and not (options.session_rate or options.concurrent_sessions or options.max_concurrency):
         raise UserError(
             f"--session-rate: needed, because the sessions of a {workload.format_name} file have no start times "
             "(inf: all at once); or --concurrent-sessions, or --max-concurrency"

@@ -11,7 +11,7 @@ from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.size import SizeOptions
 from kvtwin.experiments.options.trace import FormatOptions
 from kvtwin.experiments.setup.sizing import SizingResult
-from kvtwin.experiments.setup.trace import open_trace
+from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.workloads.multiset import Multiset
 
 
@@ -19,10 +19,11 @@ def request_lengths(options: SizeOptions) -> dict[str, int]:
     """Mean and 95th percentile of a request's tokens, prompt and output, rounded up; nothing without a trace."""
     if options.trace is None:
         for field in fields_of(FormatOptions):
-            if getattr(options, field.name) is not None:
+            if getattr(options, field.name) != field.default:
                 raise UserError(f"{field.flag}: needs --trace")
         return {}
     workload = open_trace(options.trace, options)
+    warn_of(workload)
     tokens = Multiset(Counter(record.prompt_tokens + record.output_tokens for record in workload))
     return {"mean": math.ceil(tokens.mean()), "p95": math.ceil(tokens.percentile(95))}
 

@@ -15,9 +15,23 @@ _RETRIES = 3
 
 
 def local_processes(workers: int | None, num_points: int) -> Callable[[], Executor]:
-    """Makes pools of ``workers`` processes, else one per CPU."""
+    """Makes pools of ``workers`` processes, else one per CPU; they end with this process, however it ends."""
     count = min(workers or os.cpu_count() or 1, num_points)
-    return lambda: ProcessPoolExecutor(max_workers=count, mp_context=WorkerContext())
+    return lambda: _LocalProcesses(count)
+
+
+class _LocalProcesses(ProcessPoolExecutor):
+    """Worker processes of this machine. Whoever does not wait for them at the shutdown ends what they are doing."""
+
+    def __init__(self, count: int) -> None:
+        self._context = WorkerContext()
+        super().__init__(max_workers=count, mp_context=self._context)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See :class:`concurrent.futures.Executor`."""
+        super().shutdown(wait, cancel_futures=cancel_futures or not wait)
+        if not wait:
+            self._context.kill()
 
 
 def dask_cluster(address: str) -> Callable[[], Executor]:

@@ -119,8 +119,11 @@ def _plan(spec: SweepSpec) -> dict[str, Any]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with whole_file(path) as partial:
-        partial.write_bytes(content)
+    try:
+        with whole_file(path) as partial:
+            partial.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"--out {path}: {error.strerror or error}") from None
 
 
 def _column(values: list[Any]) -> list[Any]:

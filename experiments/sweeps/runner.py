@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 
 from kvtwin.experiments.sweeps.point import run_point
@@ -17,7 +17,7 @@ PointFiles = dict[str, bytes]
 
 def run_points(
     points: Iterable[SweepPoint], make_executor: Callable[[], Executor], workload: Workload | None = None
-) -> Iterator[tuple[SweepPoint, PointFiles | str]]:
+) -> Generator[tuple[SweepPoint, PointFiles | str], None, None]:
     """Yield each point with its files, or with the reason why it failed, in order of completion.
 
     ``workload`` is sent instead of the points' traces. A pool that loses a worker (killed, out of memory) is replaced,
@@ -25,17 +25,16 @@ def run_points(
     """
     left = {point.index: point for point in points}
     for _ in range(_MOST_BREAKS):
-        with make_executor() as executor:
+        executor = make_executor()
+        try:
             futures = {executor.submit(run_point, point.options, workload): point for point in left.values()}
-            try:
-                for point, outcome in _finished(futures):
-                    del left[point.index]
-                    yield point, outcome
-            except BrokenExecutor:
-                pass
-            finally:
-                for future in futures:
-                    future.cancel()
+            for point, outcome in _finished(futures):
+                del left[point.index]
+                yield point, outcome
+        except BrokenExecutor:
+            pass
+        finally:
+            executor.shutdown(wait=not left)  # interrupted, or broken: nobody waits for the others
         if not left:
             return
     for point in left.values():
@@ -44,7 +43,7 @@ def run_points(
 
 def _finished(
     futures: dict[Future[PointFiles | str], SweepPoint],
-) -> Iterator[tuple[SweepPoint, PointFiles | str]]:
+) -> Generator[tuple[SweepPoint, PointFiles | str], None, None]:
     for future in as_completed(futures):
         try:
             outcome = future.result()

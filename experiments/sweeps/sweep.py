@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import ExitStack, closing
 from typing import Any
 
 from tqdm import tqdm
 
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.options.trace import DEMO
 from kvtwin.experiments.runs.facts import PROGRESS_DELAY_S
 from kvtwin.experiments.sweeps.executors import local_processes
 from kvtwin.experiments.sweeps.folder import SweepFolder
@@ -26,26 +25,26 @@ def run_sweep(
     folder: SweepFolder | None = None,
     make_executor: Callable[[], Executor] | None = None,
     workload: Workload | None = None,
+    show: Callable[[list[dict[str, Any]]], object] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """One row per point, in order: the options that it varies, and its summary or an ``error``.
 
     ``folder`` keeps the run of each point, and what is finished there is not run again. Points run on
     ``make_executor``'s processes; None: one per CPU of this machine. ``workload``, if given, is sent instead of their
-    traces. UserError: a trace is not there.
+    traces. ``show`` gets the rows before the folder gets its table, and also where the folder could not keep a point.
+
+    UserError: the folder cannot be written.
     """
-    if workload is None:
-        check_traces(spec)
-    rows = _run(spec, folder, make_executor or local_processes(None, len(spec.points)), workload)
-    if folder:
-        folder.keep_results(rows)
+    rows, not_kept = _run(spec, folder, make_executor or local_processes(None, len(spec.points)), workload)
+    try:
+        show(rows)
+    finally:
+        if folder and not not_kept:
+            folder.keep_results(rows)
+    if not_kept:
+        others = f" (and of {len(not_kept) - 1} more)" if len(not_kept) > 1 else ""
+        raise UserError(f"{not_kept[0]}: a point's run was not saved{others}; make room, and go on with --resume")
     return rows
-
-
-def check_traces(spec: SweepSpec) -> None:
-    """UserError if a point's trace does not exist, before anything is run or written."""
-    for trace in sorted({point.options.trace for point in spec.points}):
-        if trace != DEMO and not os.path.exists(trace):
-            raise UserError(f"{trace}: cannot be read: there is no such file")
 
 
 def _run(
@@ -53,33 +52,41 @@ def _run(
     folder: SweepFolder | None,
     make_executor: Callable[[], Executor],
     workload: Workload | None,
-) -> list[dict[str, Any]]:
-    """One row per point, in order: its varied options, and its summary or an error."""
+) -> tuple[list[dict[str, Any]], list[UserError]]:
+    """One row per point, in order: its varied options, and its summary or an error; and why points were not kept."""
     rows: dict[int, dict[str, Any]] = {}
+    not_kept: list[UserError] = []
     left = []
     for point in spec.points:
         if folder and folder.is_finished(point):
             rows[point.index] = _row(point, folder.summary(point))
         else:
             left.append(point)
-    with tqdm(
-        total=len(spec.points),
-        initial=len(rows),
-        unit="point",
-        delay=PROGRESS_DELAY_S,
-        leave=False,
-        desc="sweep",
-        file=sys.stderr,
-    ) as bar:
-        for point, outcome in run_points(left, make_executor, workload):
+    with ExitStack() as stack:
+        bar = stack.enter_context(
+            tqdm(
+                total=len(spec.points),
+                initial=len(rows),
+                unit="point",
+                delay=PROGRESS_DELAY_S,
+                leave=False,
+                desc="sweep",
+                file=sys.stderr,
+            )
+        )
+        outcomes = stack.enter_context(closing(run_points(left, make_executor, workload)))
+        for point, outcome in outcomes:
             if isinstance(outcome, str):
                 rows[point.index] = _row(point, {"error": outcome})
             else:
                 if folder:
-                    folder.keep(point, outcome)
+                    try:
+                        folder.keep(point, outcome)
+                    except UserError as error:
+                        not_kept.append(error)
                 rows[point.index] = _row(point, json.loads(outcome["summary.json"]))
             bar.update()
-    return [rows[index] for index in sorted(rows)]
+    return [rows[index] for index in sorted(rows)], not_kept
 
 
 def _row(point: SweepPoint, figures: dict[str, Any]) -> dict[str, Any]:

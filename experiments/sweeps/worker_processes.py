@@ -1,4 +1,4 @@
-"""Worker processes that know nothing of the script that started them.
+"""Worker processes that know nothing of the script that started them, and end with it.
 
 A spawned process of Python imports its parent's main module again, for functions that are defined there. A script or a
 notebook that starts a sweep would so start it anew in every worker. Ours need nothing of it: what they call is in
@@ -7,11 +7,18 @@ modules of kvtwin.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext, SpawnProcess
-from threading import Lock
+from multiprocessing.process import parent_process
+from threading import Lock, Thread
+from typing import Any
+
+from kvtwin.experiments.files.ending import ending_later
 
 _HIDDEN = ("__spec__", "__file__")
 """What a main module is found again by; an interactive one has neither."""
@@ -21,14 +28,42 @@ _lock = Lock()
 
 class _WorkerProcess(SpawnProcess):
     def start(self) -> None:
-        with _hidden_main_module():
+        with _hidden_main_module(), ending_later():  # a child that is half started complains when it is let down
             super().start()
+
+    def run(self) -> None:
+        for name in ("SIGINT", "SIGHUP"):  # a terminal sends them to all processes: the parent decides
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+        Thread(target=_end_with_parent, daemon=True).start()
+        super().run()
+
+
+def _end_with_parent() -> None:
+    """The parent holds one end of a pipe; when it is gone, however it ended, the other end is ready."""
+    parent = parent_process()
+    assert parent
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 class WorkerContext(SpawnContext):
     """Spawned, not forked: this process has threads (progress bars, numpy), whose locks a child would inherit."""
 
-    Process = _WorkerProcess
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: list[_WorkerProcess] = []
+
+    def Process(self, *args: Any, **settings: Any) -> _WorkerProcess:  # type: ignore[override]  # noqa: N802
+        process = _WorkerProcess(*args, **settings)
+        self._started.append(process)
+        return process
+
+    def kill(self) -> None:
+        """End the processes at once, whatever they do."""
+        for process in self._started:
+            if process.is_alive():
+                process.kill()
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def inspect_workload(
         "prompts_known_by": {name: known_by[name] for name in _KNOWN_BY},
         "num_over_length": None if max_model_len is None else _num_over(inputs, max_model_len),
         **sessions.facts(),
-        "sessions_have_starts": workload.reader.has_session_starts,
+        "sessions_have_starts": workload.has_starts,
         "num_loras": len(loras),
         "num_cache_salts": len(salts),
         "num_further_samples": further_samples,

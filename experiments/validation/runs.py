@@ -65,7 +65,7 @@ def measure(setting: Setting, executor: DeviceExecutor) -> MeasuredRun:
             interruptible.finish()
             recorder, failure = simulation.close(), error
         else:
-            failure = KeyboardInterrupt() if interruptible.is_interrupted else None  # behind the last step
+            failure = interruptible.interruption  # behind the last step
     files = _files(setting, recorder, misses, None, {"model": "measured"}, stopwatch)
     files[executed_steps.NAME] = executed_steps.executed_file(decisions.steps, executor.executed)
     return MeasuredRun(files, decisions.steps, list(executor.executed), transcripts, failure)
@@ -107,5 +107,6 @@ def _files(
     summary = summarise(recorder, config, sizing.plan, context, setting.options)
     summary |= host_figures(recorder, sizing, link) | misses.figures()
     summary |= {"num_warmup_requests": options.warmup_requests, "num_unsorted": setting.workload.num_unsorted}
+    summary["trace_notes"] = list(setting.workload.warnings)
     configuration = run_configuration("validate", options, sizing, setting.model.device_name, config, step_time)
     return run_files(recorder, configuration, summary | {"verdicts": []}, stopwatch.facts())

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.ending import Ended, ended_by
 from kvtwin.experiments.options.validate import ValidateOptions
 from kvtwin.experiments.records.folder import write_run_folder
 from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.runs.paired_latencies import Pairs
 from kvtwin.experiments.setup.device import device_errors
 from kvtwin.experiments.setup.step_time import step_time_title
+from kvtwin.experiments.setup.trace import warn_of
 from kvtwin.experiments.sizes.text import capacity_line
 from kvtwin.experiments.validation.checks import same_decisions, same_tokens
 from kvtwin.experiments.validation.facts import validation_facts
@@ -25,15 +28,36 @@ from kvtwin.gpu.errors import DeviceError
 _SPEC_KEYS = ("trace", "options")
 
 
-def validate(options: ValidateOptions, folder: Path) -> dict[str, Any]:
-    """Both runs, the comparison and the checks; what ``--out`` keeps is written into ``folder``.
+@dataclass(frozen=True)
+class Validation:
+    """What a validation found."""
+
+    facts: dict[str, Any]
+    runs: tuple[Run, Run]
+    """Measured, and predicted."""
+    times: Pairs
+    """Of the measured steps, and as predicted."""
+
+    def files(self) -> dict[str, bytes]:
+        """What ``--out`` keeps beside both runs."""
+        from kvtwin.experiments.pictures.figure import picture
+        from kvtwin.experiments.pictures.validation import validation
+
+        text = json.dumps(self.facts, indent=2, allow_nan=False) + "\n"
+        return {
+            "comparison.json": text.encode(),
+            "validate.png": picture(validation(*self.runs, self.times), "png"),
+        }
+
+
+def validate(options: ValidateOptions, folder: Path) -> Validation:
+    """Both runs, the comparison and the checks; the runs are written into ``folder``.
 
     UserError: a setting that cannot be, or the device's memory is used up. ``--out`` keeps what was run then, and when
     the user interrupts.
     """
     setting = resolve(options)
-    for warning in setting.workload.warnings:
-        print(f"kvtwin: warning: {warning}", file=sys.stderr)
+    warn_of(setting.workload)
     with device_errors():
         executor = setting.model.executor(
             setting.config, temperature=options.temperature, seed=options.seed, records=True
@@ -49,19 +73,13 @@ def validate(options: ValidateOptions, folder: Path) -> dict[str, Any]:
         checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executor, measured)}
     except DeviceError as error:
         raise UserError(_kept(options, folder, str(error))) from None
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_kept(options, folder, "interrupted")) from None
+    except KeyboardInterrupt as interrupt:
+        raise Ended(ended_by(interrupt), _kept(options, folder, "interrupted")) from None
     runs = Run(folder / "measured"), Run(folder / "predicted")
     times = step_times(measured, predictor)
     facts = {"heading": _heading(setting, predictor, runs[0])} | validation_facts(*runs, times)
     facts |= {"checks": checks, "verdict": _verdict(facts, checks)}
-    if options.out:
-        from kvtwin.experiments.pictures.figure import save_as
-        from kvtwin.experiments.pictures.validation import validation
-
-        (folder / "comparison.json").write_text(json.dumps(facts, indent=2, allow_nan=False) + "\n")
-        save_as(validation(*runs, times), folder / "validate.png")
-    return facts
+    return Validation(facts, runs, times)
 
 
 def _kept(options: ValidateOptions, folder: Path, failure: str) -> str:

@@ -436,8 +436,10 @@ def test_two_runs_into_one_folder_do_not_mix(kvtwin, script, mooncake, tmp_path,
         write(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", overtaken)
-    kvtwin("replay", trace, *SMALL_SERVER, "--out", folder).complains("run: already exists")
-    assert codes == [0]
+    outcome = kvtwin("replay", trace, *SMALL_SERVER, "--out", folder)
+    assert (outcome.code, codes) == (2, [0])
+    assert "Hit rate" in outcome.out  # what was computed is told
+    assert outcome.err == f"kvtwin: error: --out {folder}: already exists; name a new folder\n"
     assert json.loads((folder / "summary.json").read_text())["num_prompts"] == 5
     assert len(pyarrow.parquet.read_table(folder / "requests.parquet")) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "trace.jsonl"]
@@ -451,7 +453,8 @@ def test_a_folder_that_cannot_be_finished_is_not_there(kvtwin, mooncake, tmp_pat
     trace = mooncake()
     monkeypatch.setattr(Path, "write_bytes", fail)
     outcome = kvtwin("replay", trace, *SMALL_SERVER, "--out", tmp_path / "run")
-    assert (outcome.code, outcome.out) == (130 if isinstance(error, KeyboardInterrupt) else 2, "")
+    assert outcome.code == (130 if isinstance(error, KeyboardInterrupt) else 2)
+    assert "Hit rate" in outcome.out
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
 
 

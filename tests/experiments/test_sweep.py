@@ -146,12 +146,29 @@ def test_a_trace_that_is_not_there_is_a_mistake_before_anything_runs(kvtwin, moo
     assert not (tmp_path / "sweep").exists()
 
 
-def test_an_unknown_column_costs_nothing_but_itself(kvtwin, mooncake, spec):
-    outcome = kvtwin("sweep", spec(mooncake(), columns=["completed", "num_preemtions"]))
-    assert outcome.code == 0
-    assert outcome.out.splitlines()[1].split() == ["20", "-"]
-    assert "* columns: num_preemtions: no key" in outcome.out
-    assert "nearest: num_preemptions" in outcome.out
+def test_what_is_misspelt_is_found_before_anything_runs(kvtwin, mooncake, spec, tmp_path):
+    trace = mooncake()
+    path = spec(trace, columns=["completed", "num_preemtions"])
+    kvtwin("sweep", path, "--out", tmp_path / "out").complains("columns: num_preemtions", "nearest: num_preemptions")
+    (tmp_path / "times.yaml").write_text("model: linear\nbase_mss: 1\n")
+    for axes, word in (
+        ({"step-time": ["zero", str(tmp_path / "times.yaml")]}, "base_mss"),
+        ({"gpu": ["h200", "h2000"]}, "h2000"),
+        ({"model": ["tiny", "tinny"]}, "tinny"),
+    ):
+        kvtwin("sweep", spec(trace, axes=axes), "--out", tmp_path / "out").complains(word)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"kv-cache-metrics": True, "metric-percentiles": "50,90"}])
+def test_the_figures_that_a_sweep_may_show_are_those_of_a_replay(kvtwin, spec, summary_of, options):
+    words = [
+        word for name, value in options.items() for word in (f"--{name}",) + ((value,) if value is not True else ())
+    ]
+    columns = list(summary_of("demo", *words, "--num-prompts", "20"))
+    columns.remove("date")
+    path = spec("demo", options={**SERVER, **options, "num-prompts": 20}, columns=columns)
+    assert kvtwin("sweep", path).code == 0
 
 
 def test_folders_of_others_are_left_alone(kvtwin, mooncake, spec, tmp_path):

@@ -203,7 +203,7 @@ def test_tool_calls_make_a_prompt_grow(write):
     assert tuple(record.arrival_ns for record in records) == ms(0, 10, 30, 0)
     assert [record.hash_id_ends for record in records] == [[20], [33], [48], [22]]
     assert [record.hash_ids for record in records] == [[0], [0], [0], [1]]
-    assert not workload.reader.has_session_starts
+    assert not workload.has_starts
 
 
 @pytest.mark.parametrize(

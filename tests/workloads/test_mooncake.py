@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.workloads import WorkloadError, open_workload
-from kvtwin.workloads.formats.json_rows import JsonRow, _decode
+from kvtwin.workloads.formats.json_rows import JsonRow, decoder
 from kvtwin.workloads.formats.mooncake import SECOND_NS
 
 
@@ -38,13 +38,13 @@ def test_timestamps_are_milliseconds(write):
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
 def test_decimal_times_are_exact(whole, fraction):
     text = f"{whole}.{fraction:012d}"
-    got = JsonRow("", _decode(f'{{"t": {text}}}')).time_ns("t", 10**6)
+    got = JsonRow("", decoder.decode(f'{{"t": {text}}}')).time_ns("t", 10**6)
     assert got == round(Fraction(text) * 10**6)
 
 
 @pytest.mark.parametrize("text", ["1e-999999999", "1E-400", "0.0000004999999999999999999999999"])
 def test_tiny_times_are_zero(text):
-    assert JsonRow("", _decode(f'{{"t": {text}}}')).time_ns("t", 10**6) == 0
+    assert JsonRow("", decoder.decode(f'{{"t": {text}}}')).time_ns("t", 10**6) == 0
 
 
 def test_equal_ids_stay_equal_whatever_they_are(write):

@@ -17,7 +17,7 @@ def test_line_ends_blank_lines_and_marks(tmp_path, pack):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"ok\n\xff\xfe", ": expected UTF-8 text (plain, gzip or xz)"),
+        (b"ok\n\xff\xfe", ": expected UTF-8 text (plain, gzip, xz, zstandard or zip)"),
         (gzip.compress(b"a\n" * 9, mtime=0)[:-9], ": the compressed data ends early"),
         (lzma.compress(b"a\n" * 9)[:-9], ": the compressed data ends early"),
         (b"\x1f\x8bnot gzip", ": the compressed data is damaged: Unknown compression method"),

@@ -2,7 +2,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvtwin.workloads import open_workload
-from kvtwin.workloads.formats import json_rows
+from kvtwin.workloads.formats import rows
 
 
 def row(timestamp, length=5):
@@ -11,13 +11,13 @@ def row(timestamp, length=5):
 
 def count_parsed_rows(monkeypatch):
     """A list that grows by one with every row that is parsed from now on."""
-    parsed, row_type = [], json_rows.JsonRow
+    parsed, row_type = [], rows.JsonRow
 
     def make_row(source, values):
         parsed.append(source)
         return row_type(source, values)
 
-    monkeypatch.setattr(json_rows, "JsonRow", make_row)
+    monkeypatch.setattr(rows, "JsonRow", make_row)
     return parsed
 
 

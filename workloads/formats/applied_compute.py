@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from kvtwin.workloads.formats.growing_prompt import GrowingPrompt
-from kvtwin.workloads.formats.json_rows import JsonRow, json_rows, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, shown
 from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.nominal_arrivals import NominalArrivals
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
@@ -28,39 +28,44 @@ class AppliedComputeReader(Reader):
     """
 
     name: ClassVar[str] = "applied-compute"
-    has_session_starts: ClassVar[bool] = False
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset(("num_turns", "input_prompt_length", "assistant_response_length"))
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
-        for index, row in enumerate(json_rows(path)):
-            num_turns = row.integer("num_turns", minimum=0)
-            new_tokens = [
-                row.integer("input_prompt_length", minimum=1),
-                *_lengths(row, "tool_call_output_length", num_turns),
-            ]
-            outputs = _lengths(row, "assistant_response_length", num_turns)
-            outputs.append(row.integer("final_assistant_response_length", minimum=0))
-            pauses_ns = _latencies_ns(row, num_turns)
-            prompt = GrowingPrompt((), 1, index)
-            arrivals = NominalArrivals()
-            for turn, think_time_ns in enumerate([None, *pauses_ns]):
-                prompt_tokens, hash_ids, hash_id_ends = prompt.add_turn(new_tokens[turn], outputs[turn])
-                record = RequestRecord(
-                    request_id=f"{index}/{turn}",
-                    arrival_ns=0,
-                    prompt_tokens=prompt_tokens,
-                    output_tokens=outputs[turn],
-                    hash_ids=hash_ids,
-                    hash_id_ends=hash_id_ends,
-                    session=str(index),
-                    think_time_ns=think_time_ns,
-                    source=row.source,
-                )
-                record.arrival_ns = arrivals.add(record, 0)
-                yield record
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
+        rows.has_starts = False
+        for index, row in enumerate(rows):
+            with rows.bad_lines:
+                yield from list(_session(row, index))
+
+
+def _session(row: JsonRow, index: int) -> Iterator[RequestRecord]:
+    num_turns = row.integer("num_turns", minimum=0)
+    new_tokens = [
+        row.integer("input_prompt_length", minimum=1),
+        *_lengths(row, "tool_call_output_length", num_turns),
+    ]
+    outputs = _lengths(row, "assistant_response_length", num_turns)
+    outputs.append(row.integer("final_assistant_response_length", minimum=0))
+    pauses_ns = _latencies_ns(row, num_turns)
+    prompt = GrowingPrompt((), 1, index)
+    arrivals = NominalArrivals()
+    for turn, think_time_ns in enumerate([None, *pauses_ns]):
+        prompt_tokens, hash_ids, hash_id_ends = prompt.add_turn(new_tokens[turn], outputs[turn])
+        record = RequestRecord(
+            request_id=f"{index}/{turn}",
+            arrival_ns=0,
+            prompt_tokens=prompt_tokens,
+            output_tokens=outputs[turn],
+            hash_ids=hash_ids,
+            hash_id_ends=hash_id_ends,
+            session=str(index),
+            think_time_ns=think_time_ns,
+            source=row.source,
+        )
+        record.arrival_ns = arrivals.add(record, 0)
+        yield record
 
 
 def _lengths(row: JsonRow, key: str, number: int) -> list[int]:

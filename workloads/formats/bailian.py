@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from kvtwin.workloads.formats.json_rows import json_rows, shown
+from kvtwin.workloads.formats.json_rows import shown
 from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import Predecessor, RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
 
@@ -32,29 +32,31 @@ class BailianReader(Reader):
     name: ClassVar[str] = "bailian"
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset(("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length"))
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
         dense_ids: dict[int | str, int] = {}
-        sessions: dict[int, str] = {}
-        for row in json_rows(path):
-            chat, parent = row.integer("chat_id", minimum=0), row.integer("parent_chat_id", minimum=_ROOT)
-            if chat in sessions:
-                raise row.error("chat_id", f"expected a new id, got {shown(chat)} again")
-            sessions[chat] = sessions.get(parent, str(chat))
-            prompt_tokens = row.integer("input_length", minimum=1)
-            yield RequestRecord(
-                request_id=str(chat),
-                arrival_ns=row.time_ns("timestamp", SECOND_NS),
-                prompt_tokens=prompt_tokens,
-                output_tokens=row.integer("output_length", minimum=0),
-                hash_ids=[
-                    dense_ids.setdefault(name, len(dense_ids))
-                    for name in row.block_names("hash_ids", prompt_tokens, _BLOCK_TOKENS)
-                ],
-                hash_block_tokens=_BLOCK_TOKENS,
-                session=sessions[chat],
-                after=(Predecessor(request_id=str(parent), delay_ns=0),) if parent in sessions else (),
-                source=row.source,
-            )
+        sessions: dict[int, str | None] = {}
+        for row in rows:
+            with rows.bad_lines:
+                chat, parent = row.integer("chat_id", minimum=0), row.integer("parent_chat_id", minimum=_ROOT)
+                if chat in sessions:
+                    raise row.error("chat_id", f"expected a new id, got {shown(chat)} again")
+                prompt_tokens = row.integer("input_length", minimum=1)
+                record = RequestRecord(
+                    request_id=str(chat),
+                    arrival_ns=row.time_ns("timestamp", SECOND_NS),
+                    prompt_tokens=prompt_tokens,
+                    output_tokens=row.integer("output_length", minimum=0),
+                    hash_ids=[
+                        dense_ids.setdefault(name, len(dense_ids))
+                        for name in row.block_names("hash_ids", prompt_tokens, _BLOCK_TOKENS)
+                    ],
+                    hash_block_tokens=_BLOCK_TOKENS,
+                    session=sessions.get(parent, str(chat)),
+                    after=(Predecessor(request_id=str(parent), delay_ns=0),) if parent in sessions else (),
+                    source=row.source,
+                )
+                sessions[chat] = record.session
+                yield record

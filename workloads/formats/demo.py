@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from kvtwin.workloads.distributions import LogNormal, Uniform
+from kvtwin.workloads.formats.json_rows import JsonRow
 from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.generator import SyntheticWorkload, SystemPrompts
 from kvtwin.workloads.request_record import RequestRecord
 
@@ -35,11 +36,11 @@ class DemoReader(Reader):
     name: ClassVar[str] = "bundled"
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset()
 
-    def recognises(self, first_lines: list[str]) -> bool:
+    def recognises(self, first_rows: Sequence[JsonRow]) -> bool:
         return False
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
         yield from DEMO_WORKLOAD

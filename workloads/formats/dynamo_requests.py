@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from kvtwin.workloads.formats.json_rows import JsonRow, json_rows, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, shown
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.recorded_thread import RecordedThread, RecordedTurn
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.nominal_arrivals import NominalArrivals
 from kvtwin.workloads.request_record import Predecessor, RequestRecord
 from kvtwin.workloads.time_units import MILLISECOND_NS
@@ -38,20 +38,21 @@ class DynamoRequestsReader(Reader):
     wall_clock: ClassVar[bool] = True
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset(("event_type",))
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
         requests, spawned_by, children_of = [], dict[str, str](), dict[str, list[str]]()
-        for row in json_rows(path):
-            event_type = row.text("event_type")
-            if event_type == "request_end":
-                requests.append(_Ended(row))
-            elif event_type == "tool_end" and (call := _sub_agent_call(row)) is not None:
-                child = call.text("child_session_id")
-                spawned_by[child] = call.text("source_request_id")
-                if call.text("execution_mode") == "blocking":
-                    children_of.setdefault(call.text("consumer_request_id"), []).append(child)
+        for row in rows:
+            with rows.bad_lines:
+                event_type = row.text("event_type")
+                if event_type == "request_end":
+                    requests.append(_Ended(row))
+                elif event_type == "tool_end" and (call := _sub_agent_call(row)) is not None:
+                    child = call.text("child_session_id")
+                    spawned_by[child] = call.text("source_request_id")
+                    if call.text("execution_mode") == "blocking":
+                        children_of.setdefault(call.text("consumer_request_id"), []).append(child)
         threads: dict[str, RecordedThread] = {}
         turns: dict[str, RecordedTurn] = {}
         dense_ids: dict[int | str, int] = {}

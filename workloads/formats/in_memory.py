@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from kvtwin.workloads.formats.json_rows import JsonRow
 from kvtwin.workloads.formats.native import checked_copy
 from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.workload import Workload
 
@@ -24,13 +26,13 @@ class InMemoryReader(Reader):
     records: tuple[RequestRecord, ...]
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset()
 
-    def recognises(self, first_lines: list[str]) -> bool:
+    def recognises(self, first_rows: Sequence[JsonRow]) -> bool:
         return False
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
         yield from self.records
 
 

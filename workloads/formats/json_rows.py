@@ -1,15 +1,12 @@
-"""Rows of a JSON-lines file, with getters that check a value and name file, line and key when it is wrong."""
+"""A row of a trace, with getters that check a value and name file, line and key when it is wrong."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from decimal import ROUND_HALF_EVEN, Context, Decimal
-from pathlib import Path
 from typing import Any
 
 from kvtwin.workloads.errors import WorkloadError
-from kvtwin.workloads.formats.text_lines import text_lines
 
 LARGEST = 2**63 - 1
 LAST_NS = LARGEST
@@ -29,13 +26,17 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a finite number")
 
 
-_decode = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant).decode
+decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
+"""Decimal numbers become `Decimal`; what is no number is refused."""
 
 
 class JsonRow:
     """One JSON object of a file. ``source`` is ``file:line``; decimal numbers are `Decimal`, hence exact."""
 
     __slots__ = ("source", "values")
+
+    place = "key"
+    """What a value lies under."""
 
     def __init__(self, source: str, values: dict[str, Any]) -> None:
         self.source = source
@@ -49,7 +50,7 @@ class JsonRow:
         try:
             return self.values[key]
         except KeyError:
-            raise self.error(key, "expected this key, but it is missing") from None
+            raise self.error(key, f"expected this {self.place}, but it is missing") from None
 
     def integer(self, key: str, minimum: int | None = None) -> int:
         """The int under ``key``, at least ``minimum``."""
@@ -140,17 +141,3 @@ class JsonRow:
             if not isinstance(value, dict):
                 raise self.error(f"{key}[{index}]", f"expected an object, got {shown(value)}")
         return [JsonRow(f"{self.source}: {key}[{index}]", value) for index, value in enumerate(values)]
-
-
-def json_rows(path: Path) -> Iterator[JsonRow]:
-    """Yield the JSON objects of ``path``, one a line. Raises `WorkloadError` on a line that is not one."""
-    for number, text in text_lines(path):
-        source = f"{path}:{number}"
-        try:
-            values = _decode(text)
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", None) or str(error)
-            raise WorkloadError(source, f"malformed JSON: {reason}") from None
-        if not isinstance(values, dict):
-            raise WorkloadError(source, f"expected a JSON object, got {shown(values)}")
-        yield JsonRow(source, values)

@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from kvtwin.workloads.formats.json_rows import JsonRow, json_rows
-from kvtwin.workloads.formats.reader import Reader, names_in
+from kvtwin.workloads.formats.json_rows import JsonRow
+from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
 
 
@@ -28,20 +28,21 @@ class LLMServingSimReader(Reader):
     name: ClassVar[str] = "llmservingsim"
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset(("input_toks", "output_toks", "arrival_time_ns"))
 
-    def recognises(self, first_lines: list[str]) -> bool:
-        return super().recognises(first_lines) or "sub_requests" in names_in(next(iter(first_lines), ""))
+    def recognises(self, first_rows: Sequence[JsonRow]) -> bool:
+        return super().recognises(first_rows) or bool(first_rows and "sub_requests" in first_rows[0].values)
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
-        for index, row in enumerate(json_rows(path)):
-            if "sub_requests" in row.values:
-                yield from _session(row)
-            else:
-                record = _request(row, str(index))
-                record.arrival_ns = row.time_ns("arrival_time_ns", 1)
-                yield record
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
+        for index, row in enumerate(rows):
+            with rows.bad_lines:
+                if "sub_requests" in row.values:
+                    yield from list(_session(row))
+                else:
+                    record = _request(row, str(index))
+                    record.arrival_ns = row.time_ns("arrival_time_ns", 1)
+                    yield record
 
 
 def _session(row: JsonRow) -> Iterator[RequestRecord]:

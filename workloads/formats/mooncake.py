@@ -10,13 +10,13 @@ defaults; vLLM's own (16 tokens an id, seconds) misread a Mooncake file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kvtwin.workloads.formats.json_rows import JsonRow, json_rows
-from kvtwin.workloads.formats.reader import Reader, names_in
+from kvtwin.workloads.formats.json_rows import JsonRow
+from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
 
@@ -47,32 +47,38 @@ class MooncakeReader(Reader):
     hash_ids_key: str = "hash_ids"
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def is_given_units(self) -> bool:
+        """Whether a setting differs from Mooncake's own."""
+        return replace(self, skip_bad_lines=False) != type(self)()
+
+    @property
+    def first_row_names(self) -> frozenset[str]:
         return frozenset((self.timestamp_key, self.input_length_key, self.output_length_key))
 
-    def recognises(self, first_lines: list[str]) -> bool:
+    def recognises(self, first_rows: Sequence[JsonRow]) -> bool:
         # Bailian's rows have Mooncake's keys and others; their units are given where somebody reads them as Mooncake's.
-        is_bailian = "chat_id" in names_in(next(iter(first_lines), "")) and self == type(self)()
-        return super().recognises(first_lines) and not is_bailian
+        is_bailian = bool(first_rows) and "chat_id" in first_rows[0].values and not self.is_given_units
+        return super().recognises(first_rows) and not is_bailian
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
         dense_ids: dict[int | str, int] = {}
-        for index, row in enumerate(json_rows(path)):
-            self._refuse_variants(row)
-            prompt_tokens = row.integer(self.input_length_key, minimum=1)
-            names = self._hash_ids(row, prompt_tokens)
-            hash_ids = None if names is None else [dense_ids.setdefault(name, len(dense_ids)) for name in names]
-            yield RequestRecord(
-                request_id=row.text("request_id") if "request_id" in row.values else str(index),
-                arrival_ns=row.time_ns(self.timestamp_key, self.time_unit_ns),
-                prompt_tokens=prompt_tokens,
-                output_tokens=row.integer(self.output_length_key, minimum=0),
-                hash_ids=hash_ids,
-                hash_block_tokens=None if hash_ids is None else self.hash_block_tokens,
-                priority=row.integer("priority") if "priority" in row.values else 0,
-                session=row.text("session_id") if "session_id" in row.values else None,
-                source=row.source,
-            )
+        for index, row in enumerate(rows):
+            with rows.bad_lines:
+                self._refuse_variants(row)
+                prompt_tokens = row.integer(self.input_length_key, minimum=1)
+                names = self._hash_ids(row, prompt_tokens)
+                hash_ids = None if names is None else [dense_ids.setdefault(name, len(dense_ids)) for name in names]
+                yield RequestRecord(
+                    request_id=row.text("request_id") if "request_id" in row.values else str(index),
+                    arrival_ns=row.time_ns(self.timestamp_key, self.time_unit_ns),
+                    prompt_tokens=prompt_tokens,
+                    output_tokens=row.integer(self.output_length_key, minimum=0),
+                    hash_ids=hash_ids,
+                    hash_block_tokens=None if hash_ids is None else self.hash_block_tokens,
+                    priority=row.integer("priority") if "priority" in row.values else 0,
+                    session=row.text("session_id") if "session_id" in row.values else None,
+                    source=row.source,
+                )
 
     def _refuse_variants(self, row: JsonRow) -> None:
         values = row.values

@@ -11,5 +11,16 @@ FORMAT_NAMES = (
     "dynamo-agentic",
     "dynamo-requests",
     "applied-compute",
+    "burstgpt",
+    "vidur",
+    "tracelab",
+    "tracelab-rounds",
+    "vllm-bench",
+    "measured-requests",
+    "vllm-kv-events",
+    "otel",
+    "openai",
+    "conversations",
+    "prompts",
 )
 """In the order in which they are tried."""

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from kvtwin.workloads.errors import WorkloadError
-from kvtwin.workloads.formats.json_rows import JsonRow, json_rows, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, shown
 from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import MOST_SAMPLES, ImageSpan, Predecessor, RequestRecord
 
 VERSION = 1
@@ -49,20 +50,25 @@ class NativeReader(Reader):
     name: ClassVar[str] = "kvtwin"
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset(("kvtwin_workload",))
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
-        rows = json_rows(path)
-        header = next(rows, None)
-        if header is None:
-            return
-        version = header.integer("kvtwin_workload")
-        if version != VERSION:
-            raise header.error("kvtwin_workload", f"expected version {VERSION}, got {version}")
-        _refuse_unknown_keys(header, _HEADER_KEYS)
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
+        is_first = True
         for row in rows:
-            yield _record(row)
+            if is_first or "kvtwin_workload" in row.values:  # each file has a header
+                _check_header(row)
+                is_first = False
+                continue
+            with rows.bad_lines:
+                yield _record(row)
+
+
+def _check_header(row: JsonRow) -> None:
+    version = row.integer("kvtwin_workload")
+    if version != VERSION:
+        raise row.error("kvtwin_workload", f"expected version {VERSION}, got {version}")
+    _refuse_unknown_keys(row, _HEADER_KEYS)
 
 
 def write_workload(path: str | os.PathLike[str], records: Iterable[RequestRecord], description: str = "") -> int:

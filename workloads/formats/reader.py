@@ -5,13 +5,13 @@ To add a format, write one file with a `Reader` and add it to `kvtwin.workloads.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from kvtwin.workloads.formats.json_rows import JsonRow
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
 
 
@@ -25,36 +25,26 @@ class Reader(ABC):
     wall_clock: ClassVar[bool] = False
     """Whether the file's times are dates, so that a workload must count them from its first arrival."""
 
-    has_session_starts: ClassVar[bool] = True
-    """Whether the file says when its sessions start. Else all start at 0, and are read one after the other."""
+    skip_bad_lines: bool = field(default=False, kw_only=True)
+    """Leave out what cannot be read, instead of refusing the file; every format can."""
 
     @property
     @abstractmethod
-    def first_line_names(self) -> frozenset[str]:
-        """The JSON keys or CSV columns by which the file's first line is recognised."""
+    def first_row_names(self) -> frozenset[str]:
+        """The keys or columns by which the file's first row is recognised."""
 
-    def recognises(self, first_lines: list[str]) -> bool:
-        """Whether a file that starts with ``first_lines`` (blank lines left out) has this format."""
-        return bool(first_lines) and self.first_line_names <= names_in(first_lines[0])
+    def recognises(self, first_rows: Sequence[JsonRow]) -> bool:
+        """Whether a file that starts with ``first_rows`` has this format."""
+        return bool(first_rows) and self.first_row_names <= first_rows[0].values.keys()
 
     @abstractmethod
-    def read(self, path: Path) -> Iterator[RequestRecord]:
-        """Yield the requests of ``path`` in file order, holding one at a time.
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
+        """Yield the requests of ``rows`` in their order, holding one at a time.
 
-        Raises `kvtwin.workloads.errors.WorkloadError`, one line with file, line and field, at the first bad row.
+        Each row is read in the context ``rows.bad_lines``, where `kvtwin.workloads.errors.WorkloadError`, one line with
+        file, line and field, tells what is wrong with it.
         """
 
     def doubt(self, num_requests: int, span_ns: int) -> str | None:
         """Why these settings look wrong for ``num_requests`` over ``span_ns``; None when they do not."""
         return None
-
-
-def names_in(line: str) -> frozenset[str]:
-    """The keys of a line that is a JSON object, else its comma-separated columns."""
-    if line.startswith(("{", "[")):
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            return frozenset()
-        return frozenset(values) if isinstance(values, dict) else frozenset()
-    return frozenset(column.strip() for column in line.split(","))

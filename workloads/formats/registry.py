@@ -1,11 +1,10 @@
-"""The formats that can be read, and how a file's format is recognised from its first line."""
+"""The formats that can be read, and how a file's format is recognised from its first row."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import fields
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,27 @@ from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.applied_compute import AppliedComputeReader
 from kvtwin.workloads.formats.azure import AzureReader
 from kvtwin.workloads.formats.bailian import BailianReader
+from kvtwin.workloads.formats.burstgpt import BurstGPTReader
+from kvtwin.workloads.formats.conversations import ConversationsReader
+from kvtwin.workloads.formats.csv_row import CsvRow
 from kvtwin.workloads.formats.dynamo_agentic import DynamoAgenticReader
 from kvtwin.workloads.formats.dynamo_requests import DynamoRequestsReader
-from kvtwin.workloads.formats.json_rows import json_rows
+from kvtwin.workloads.formats.files import trace_files
+from kvtwin.workloads.formats.json_rows import JsonRow, shown
+from kvtwin.workloads.formats.kv_events import KVEventsReader
 from kvtwin.workloads.formats.llmservingsim import LLMServingSimReader
+from kvtwin.workloads.formats.measured_requests import MeasuredRequestsReader
 from kvtwin.workloads.formats.mooncake import MooncakeReader
 from kvtwin.workloads.formats.mooncake_delta import MooncakeDeltaReader
 from kvtwin.workloads.formats.native import NativeReader
-from kvtwin.workloads.formats.reader import Reader, names_in
-from kvtwin.workloads.formats.text_lines import text_lines
+from kvtwin.workloads.formats.openai_requests import OpenAIReader
+from kvtwin.workloads.formats.otel import OtelReader
+from kvtwin.workloads.formats.prompts import PromptsReader
+from kvtwin.workloads.formats.reader import Reader
+from kvtwin.workloads.formats.rows import Rows
+from kvtwin.workloads.formats.tracelab import TraceLabReader, TraceLabRoundsReader
+from kvtwin.workloads.formats.vidur import VidurReader
+from kvtwin.workloads.formats.vllm_bench import VllmBenchReader
 from kvtwin.workloads.formats.weka import WekaReader
 from kvtwin.workloads.workload import Workload
 
@@ -38,50 +49,59 @@ FORMATS: dict[str, type[Reader]] = {
         DynamoAgenticReader,
         DynamoRequestsReader,
         AppliedComputeReader,
+        BurstGPTReader,
+        VidurReader,
+        TraceLabReader,
+        TraceLabRoundsReader,
+        VllmBenchReader,
+        MeasuredRequestsReader,
+        KVEventsReader,
+        OtelReader,
+        OpenAIReader,
+        ConversationsReader,
+        PromptsReader,
     )
 }
 """Every readable format by name, in the order in which they are tried."""
 
-_NOT_SUPPORTED_YET: dict[str, set[str]] = {
-    "BurstGPT": {"Timestamp", "Request tokens", "Response tokens"},
-    "Vidur": {"num_prefill_tokens", "num_decode_tokens"},
-    "TraceLab": {"input_tokens_total", "prefix_tokens"},
-    "vLLM benchmark result": {"endpoint_type", "tokenizer_id"},
-}
-"""Formats that are known but not read, by names that their first lines hold."""
-
-_FIRST_LINES = 8
+_FIRST_ROWS = 8
+_MOST_NAMES_SHOWN = 12
 
 
 def open_workload(path: str | os.PathLike[str], format_name: str | None = None, **reader_options: Any) -> Workload:
-    """Open the workload file ``path``.
+    """Open the workload ``path``: a file, several with commas between them, a folder of files, or a pattern such as
+    ``traces/*.jsonl``. Several files are read one after the other, as if they were one.
 
     The format is recognised from the content, not from the name, unless ``format_name`` forces one of
-    `FORMATS`. ``reader_options`` are the settings of the format's reader (`MooncakeReader` has some). Reads
-    the whole file once, one request at a time. Raises `WorkloadError` when the format is not known or does
-    not take the options, when the file cannot be read, at the first bad row, and when there are no
-    requests.
+    `FORMATS`. ``reader_options`` are the settings of the format's reader (`MooncakeReader` has some);
+    ``skip_bad_lines`` every reader has. Reads everything once, one request at a time. Raises `WorkloadError` when the
+    format is not known or does not take the options, when a file cannot be read or has another format than the first,
+    at the first bad row, and when there are no requests.
     """
-    path = Path(path)
-    if format_name is not None:
-        return Workload.of(path, _reader(format_name, reader_options, str(path)))
-    first_lines = [text for _, text in islice(text_lines(path), _FIRST_LINES)]
-    if not first_lines:
-        raise WorkloadError(str(path), "expected at least one request, found none")
-    readers = {
-        name: _reader(name, reader_options if _takes(reader_type, reader_options) else {})
-        for name, reader_type in FORMATS.items()
-    }
-    for name, reader in readers.items():
-        if reader.recognises(first_lines):
-            return Workload.of(path, _reader(name, reader_options, str(path)))
-    if first_lines[0].startswith("{"):
-        next(json_rows(path))  # says what is wrong, and in which line, where it is not JSON
-    raise WorkloadError(str(path), _unknown(first_lines[0], readers))
+    paths = trace_files(path)
+    if format_name is None:
+        names = [_recognised(file, reader_options) for file in paths]
+        for file, name in zip(paths, names, strict=True):
+            if name != names[0]:
+                message = f"has the format {name}, and {paths[0]} {names[0]}: `kvtwin trace merge` brings them together"
+                raise WorkloadError(str(file), message)
+        format_name = names[0]
+    reader = _reader(format_name, reader_options, str(paths[0]))
+    return Workload.of(Path(path), reader, paths)
 
 
-def _takes(reader_type: type[Reader], options: dict[str, Any]) -> bool:
-    return options.keys() <= _settings(reader_type)
+def _recognised(path: Path, reader_options: dict[str, Any]) -> str:
+    """The name of a file's format."""
+    trace = Rows((path,), bool(reader_options.get("skip_bad_lines")))
+    rows = trace.first(_FIRST_ROWS)
+    if not rows:
+        below = f" below the columns {_some([name for name in trace.columns if name])}" if trace.columns else ""
+        raise WorkloadError(str(path), f"expected at least one request, found none{below}")
+    for name, reader_type in FORMATS.items():
+        options = reader_options if reader_options.keys() <= _settings(reader_type) else {}
+        if _reader(name, options).recognises(rows):
+            return name
+    raise WorkloadError(str(path), _unknown(rows[0]))
 
 
 def _settings(reader_type: type[Reader]) -> set[str]:
@@ -98,15 +118,15 @@ def _reader(name: str, options: dict[str, Any], source: str = "") -> Reader:
     return FORMATS[name](**options)
 
 
-def _unknown(first_line: str, readers: dict[str, Reader]) -> str:
-    """Which formats there are, and what the nearest one would have needed."""
-    names = names_in(first_line)
-    for name, marks in _NOT_SUPPORTED_YET.items():
-        if marks <= names:
-            return f"this is the format {name}, not supported yet; expected one of {', '.join(FORMATS)}"
-    wanted = {name: reader.first_line_names for name, reader in readers.items()}
-    nearest = max(wanted, key=lambda name: len(wanted[name] & names) / len(wanted[name]))
-    missing = ", ".join(sorted(wanted[nearest] - names))
-    found = len(wanted[nearest] & names)
-    hint = f"; nearest: {nearest}, but its first line lacks {missing}" if found else ""
-    return f"not a known workload format, expected one of {', '.join(FORMATS)}{hint}"
+def _unknown(row: JsonRow) -> str:
+    """What the first row holds; which format it nearly is nobody can tell."""
+    what = "columns" if isinstance(row, CsvRow) else "keys"
+    return (
+        f"not a known workload format: its first row has the {what} {_some(list(row.values))}; "
+        "docs/traces.md lists what each format has, and --format forces one"
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES_SHOWN} more" if len(names) > _MOST_NAMES_SHOWN else ""
+    return ", ".join(shown(name)[1:-1] for name in names[:_MOST_NAMES_SHOWN]) + more

@@ -1,19 +1,28 @@
-"""Lines of a workload file, one by one: UTF-8; plain, gzip or xz, told by the first bytes."""
+"""What lies in a trace file, unpacked: plain, gzip, xz, zstandard or zip, told by the first bytes."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import lzma
+import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 from kvtwin.workloads.errors import WorkloadError
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_XZ_MAGIC = b"\xfd7zXZ\x00"
+_PACKED = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": lambda file: _zstandard(file),
+    b"PK\x03\x04": lambda file: _only_member(file),
+}
+"""What opens a packed file, by its first bytes."""
+
+_MOST_MAGIC = max(map(len, _PACKED))
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -22,29 +31,76 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     A byte order mark, line ends (LF or CRLF) and blanks around the text are taken off. Raises
     `WorkloadError` when the file cannot be opened, unpacked or decoded.
     """
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            text = line.strip()
+            if text:
+                yield number, text
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[IO[str]]:
+    """The text of ``path``, without a byte order mark. Raises `WorkloadError` as `text_lines` does."""
+    with reading_errors(path), open_bytes(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as text:
+        yield text
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """The unpacked content of ``path``."""
     if path.is_fifo():
         raise WorkloadError(str(path), "expected a file, found a pipe: a workload is read more than once")
+    with ExitStack() as stack:
+        file: Any = stack.enter_context(open(path, "rb"))
+        magic = file.read(_MOST_MAGIC)
+        file.seek(0)
+        for start, unpacked in _PACKED.items():
+            if magic.startswith(start):
+                file = stack.enter_context(unpacked(file))
+        yield file
+
+
+@contextmanager
+def reading_errors(path: Path) -> Iterator[None]:
+    """Whatever goes wrong in here with the file ``path`` becomes a `WorkloadError`."""
     try:
-        with open(path, "rb") as file, io.TextIOWrapper(_unpacked(file), encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                text = line.strip()
-                if text:
-                    yield number, text
+        yield
     except UnicodeDecodeError:
-        raise WorkloadError(str(path), "expected UTF-8 text (plain, gzip or xz)") from None
+        raise WorkloadError(str(path), "expected UTF-8 text (plain, gzip, xz, zstandard or zip)") from None
     except EOFError:
         raise WorkloadError(str(path), "the compressed data ends early") from None
-    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError) as error:
         raise WorkloadError(str(path), f"the compressed data is damaged: {error}") from None
     except OSError as error:
-        raise WorkloadError(str(path), f"cannot be read: {error.strerror or error}") from None
+        reason = "the compressed data is damaged: " if "ZSTD" in str(error) else "cannot be read: "
+        raise WorkloadError(str(path), f"{reason}{error.strerror or error}") from None
 
 
-def _unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:
-    magic = file.read(len(_XZ_MAGIC))
-    file.seek(0)
-    if magic.startswith(_GZIP_MAGIC):
-        return gzip.GzipFile(fileobj=file)
-    if magic == _XZ_MAGIC:
-        return lzma.LZMAFile(file)
-    return file
+def _zstandard(file: IO[bytes]) -> IO[bytes]:
+    import pyarrow
+
+    return io.BufferedReader(_Readable(pyarrow.CompressedInputStream(file, "zstd")))
+
+
+class _Readable(io.RawIOBase):
+    """Arrow's stream, as Python's text wrappers want it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def _only_member(file: Any) -> IO[bytes]:
+    archive = zipfile.ZipFile(file)
+    names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+    if len(names) != 1:
+        found = ", ".join(names[:5]) or "none"
+        raise WorkloadError(file.name, f"expected one file in the archive, found {len(names)}: {found}")
+    return archive.open(names[0])

@@ -12,14 +12,14 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from kvtwin.workloads.formats.json_rows import JsonRow, json_rows, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, shown
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.recorded_thread import RecordedThread, RecordedTurn
+from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.nominal_arrivals import NominalArrivals
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
@@ -47,21 +47,23 @@ class WekaReader(Reader):
     """
 
     name: ClassVar[str] = "weka"
-    has_session_starts: ClassVar[bool] = False
 
     @property
-    def first_line_names(self) -> frozenset[str]:
+    def first_row_names(self) -> frozenset[str]:
         return frozenset(("id", "block_size", "hash_id_scope", "requests"))
 
-    def read(self, path: Path) -> Iterator[RequestRecord]:
+    def read(self, rows: Rows) -> Iterator[RequestRecord]:
         names = set[str]()
         namespaces = count()
-        for row in json_rows(path):
-            session = _Session(row, namespaces)
-            if session.name in names:
-                raise row.error("id", f"expected a new session, got {shown(session.name)} again")
-            names.add(session.name)
-            yield from session.records()
+        rows.has_starts = False
+        for row in rows:
+            with rows.bad_lines:
+                session = _Session(row, namespaces)
+                if session.name in names:
+                    raise row.error("id", f"expected a new session, got {shown(session.name)} again")
+                records = list(session.records())
+                names.add(session.name)
+                yield from records
 
 
 class _Session:

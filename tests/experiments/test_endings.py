@@ -1,0 +1,142 @@
+"""Commands that are ended from outside: what stays of their results, and of their processes."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvtwin.experiments.command_line import main
+from tests.parts import slow_but
+
+SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT)
+NUM_POINTS = 24
+
+linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="finds processes in /proc")
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Start a sweep of many short points, in a session of its own, or go on with it."""
+    axes = {"num-gpu-blocks-override": [600 + 40 * index for index in range(NUM_POINTS)]}
+    options = {"gpu": "rtx-4090", "max-model-len": 4096, "num-prompts": 150}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump({"trace": "demo", "axes": axes, "options": options}))
+
+    def start(*more):
+        command = [sys.executable, "-m", "kvtwin.experiments.command_line", "sweep", str(tmp_path / "spec.yaml")]
+        return subprocess.Popen(
+            [*command, "--workers", "2", "--out", str(tmp_path / "out"), *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    return start
+
+
+def processes_of(session):
+    """Ids of the processes in a session that still run; a parent may not have asked yet how those ended that do not."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            state, _, _, of = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(of) == session and state != "Z":
+            found.append(int(name))
+    return found
+
+
+def finished(folder):
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("points/0*")}
+
+
+def check_kills(sweep, out, number_of_kills, seed):
+    rng = random.Random(seed)
+    before, killed = {}, 0
+    for _ in range(number_of_kills):
+        process = sweep(*(["--resume"] if (out / "sweep.yaml").exists() else []))
+        try:
+            process.wait(rng.uniform(0.05, 4.0))
+        except subprocess.TimeoutExpired:
+            killed += 1
+            number = rng.choice(SIGNALS)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=60)  # which nobody keeps open
+            early = -number  # before the command could listen
+            assert process.returncode in (early, 128 + number), (number, err)
+            assert "Traceback" not in err or process.returncode == early, err
+        deadline = time.monotonic() + 10
+        while left := processes_of(process.pid):
+            assert time.monotonic() < deadline, f"left: {left}"
+            time.sleep(0.05)
+        now = finished(out)
+        assert before.items() <= now.items()
+        assert all((out / "points" / name / "steps.parquet").exists() for name in now)
+        if len(now) == NUM_POINTS:
+            for path in out.glob("points/0*"):
+                path.rename(path.with_name(f"old-{path.name}-{killed}"))
+            now = {}
+        before = now
+    assert killed > number_of_kills / 2
+    process = sweep("--resume")
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert before.items() <= finished(out).items()
+    assert len(finished(out)) == NUM_POINTS
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [50])
+def test_kills_at_random_moments_leave_no_process_and_lose_no_point(sweep, tmp_path, number):
+    check_kills(sweep, tmp_path / "out", number, seed=1)
+
+
+@linux
+@pytest.mark.parametrize("number", slow_but([signal.SIGTERM], SIGNALS))
+def test_workers_end_with_their_parent(sweep, tmp_path, number):
+    process = sweep()
+    while not finished(tmp_path / "out"):
+        assert process.poll() is None
+        time.sleep(0.02)
+    assert len(processes_of(process.pid)) >= 3
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert out == ""
+    assert err.endswith("kvtwin: interrupted\n") or number == signal.SIGKILL
+    assert "Traceback" not in err
+    deadline = time.monotonic() + 10
+    while processes_of(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not (tmp_path / "out" / "results.parquet").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_each_signal_has_its_exit_code(monkeypatch, capsys, number, code):
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr("kvtwin.experiments.command_line.dispatch.run_words", lambda _: signal.raise_signal(number))
+    before = [signal.getsignal(each) for each in SIGNALS]
+    assert main(["gpus"]) == code
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+    assert capsys.readouterr().err == "kvtwin: interrupted\n"
+    signal.signal(signal.SIGINT, usual)
+
+
+def test_what_is_ignored_stays_ignored(monkeypatch):
+    """As under ``nohup``."""
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    monkeypatch.setattr(
+        "kvtwin.experiments.command_line.dispatch.run_words", lambda _: signal.raise_signal(signal.SIGHUP) or 0
+    )
+    assert main(["gpus"]) == 0
+    signal.signal(signal.SIGHUP, usual)
