@@ -167,6 +167,7 @@ def _of_replica(
     options = replace(server.options, trace=trace)
     summary = server.summary(recorder, misses, load)
     summary["num_unsorted"] = 0
+    summary["trace_notes"] = []
     summary["verdicts"] = []
     return Replayed(summary, [], recorder, server.configuration(options), machine)
 
