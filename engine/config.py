@@ -86,6 +86,11 @@ class EngineConfig(EngineSettings):
                 f"got {self.max_num_batched_tokens}"
             )
         self._check_drafts()
+        if self.hits_parts and (self.num_swap_blocks or self.num_offload_blocks):
+            name = "num_swap_blocks" if self.num_swap_blocks else "num_offload_blocks"
+            raise ValueError(
+                f"{name}: expected 0 where hits may end inside a block of states, got {getattr(self, name)}"
+            )
         if self.max_num_active_seqs is not None and self.max_num_active_seqs > self.max_num_seqs:
             raise ValueError(
                 f"max_num_active_seqs: expected at most max_num_seqs ({self.max_num_seqs}), "

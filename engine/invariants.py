@@ -153,6 +153,8 @@ class InvariantChecker:
                 is_registered = position < request.num_registered_blocks[index]
                 _require(forgets or not is_registered, "{} has a block without its key", request)
                 continue
+            if _may_be_registered_by_another(cache, request, index, position):
+                continue
             _require(
                 cache.prefix_key(request, index, num_tokens) == pool.keys[block],
                 "{} has a block under a wrong key",

@@ -23,4 +23,6 @@ class GpuSpec:
     nvlink_bytes_per_s: float
     pcie_bytes_per_s: float
     source: str
+    compute_capability: float = 0.0
+    """NVIDIA's; 0 where it is not known."""
     notes: str = ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from kvtwin.engine.cache_groups import CacheGroup, FindBlock
 from kvtwin.engine.host_memory.host_pool import HostLoad, HostPool
+from kvtwin.engine.multi_key_pool import MultiKeyPool
 from kvtwin.engine.request import BlockTables, Request
 
 
@@ -64,12 +65,18 @@ class SwapSpace:
             min(number, num_tokens // group.block_size)  # the step being decided may have registered more
             for number, group in zip(request.num_registered_blocks, self._groups, strict=True)
         ]
-        keys = self._device_pool.keys
         blocks = [
-            HostLoad(index, position, host_block, keys[device_block] if position < registered[index] else NO_KEY)
+            HostLoad(index, position, host_block, self._key(index, position, device_block, registered[index]))
             for (index, position), host_block, device_block in zip(places, host_blocks, device_blocks, strict=True)
         ]
         self._swapped[request] = _Swapped(num_tokens, blocks, table_lengths, registered)
+
+    def _key(self, group_index: int, position: int, block: int, num_registered_blocks: int) -> int:
+        """The key of ``block``, if it is the one of its place: a checkpoint of states has that of another prefix."""
+        pool, end = self._device_pool, (position + 1) * self._groups[group_index].block_size
+        if position >= num_registered_blocks or (isinstance(pool, MultiKeyPool) and pool.prefix_tokens(block) != end):
+            return NO_KEY
+        return pool.keys[block]
 
     def find(self, request: Request, find: FindBlock) -> tuple[BlockTables, int, list[HostLoad]]:
         """Tables of a swapped request with what the device still caches, its computed tokens, and what to load.

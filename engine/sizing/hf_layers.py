@@ -139,6 +139,7 @@ def _delta_net(fields: Fields, hidden: int) -> dict[str, Any]:
         conv_width=conv_width,
         ssm_values=value_heads * key * value,
         state_heads=key_heads,
+        delta_key_size=key,
         ssm_dtype=fields.get("mamba_ssm_dtype"),
     )
     return _without_attention(

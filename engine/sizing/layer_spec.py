@@ -44,9 +44,11 @@ class LayerSpec:
     state_heads: int = 1
     conv_dtype: str | None = None
     ssm_dtype: str | None = None
+    delta_key_size: int = 0
+    """Gated delta nets: values of one key; 0 for other layers."""
     prefill_checkpoint_alignment: int | None = None
     """States: a prompt's end can leave a checkpoint so many tokens, or a multiple, behind its chunk's start; None: not.
-    Without prefix caching there are none, whatever is declared."""
+    See :mod:`kvtwin.engine.sizing.state_checkpoints`."""
 
     def token_bytes(self, kv_cache_dtype: str, model_dtype: str) -> int:
         """Bytes that one token takes in this layer; 0 for a state layer.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import lcm
 
 from kvtwin.engine.sizing.drafter import Drafter
 from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError, ceil_div
 from kvtwin.engine.sizing.layer_spec import LayerSpec
 from kvtwin.engine.sizing.model_shape import ModelShape, pipeline_layers
+from kvtwin.engine.sizing.state_checkpoints import block_alignment_tokens
 
 BLOCK_ALIGNMENT_TOKENS = 16
 """vLLM rounds the block size that it chooses for Mamba hybrids to a multiple of what its kernels want."""
@@ -40,7 +42,7 @@ def cache_layers(
     if state_bytes and not attention_bytes:
         raise SizingError(f"{shape.name}: models without any attention layer are not modelled")
     if state_bytes > block_size * attention_bytes:
-        step = max(block_size, BLOCK_ALIGNMENT_TOKENS)
+        step = lcm(max(block_size, BLOCK_ALIGNMENT_TOKENS), block_alignment_tokens(specs))
         block_size = ceil_div(ceil_div(state_bytes, attention_bytes), step) * step
     layers = [
         _layer(spec, block_size, per_token, block_size * attention_bytes, shape.dtype, num_drafts)

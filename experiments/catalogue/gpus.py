@@ -55,9 +55,11 @@ def _beginnings(name: str) -> set[str]:
 def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
     rates = ("memory_gb_per_s", "bf16_tflops", "fp8_tflops", "nvlink_gb_per_s", "pcie_gb_per_s")
     numbers = ("memory_gib", *rates)
-    may_be_0 = ("fp8_tflops", "nvlink_gb_per_s")
+    may_be_0 = ("fp8_tflops", "nvlink_gb_per_s", "compute_capability")
     if not isinstance(fields, dict):
         raise UserError(f"{source}: GPU {name}: expected fields, found {fields!r}")
+    fields = {"compute_capability": 0} | fields
+    numbers = (*numbers, "compute_capability")
     unknown = set(fields) - {*numbers, "memory_is_measured", "source", "notes"}
     if unknown:
         raise UserError(f"{source}: GPU {name}: unknown field {min(unknown)}; known: {', '.join(numbers)}")
@@ -76,6 +78,7 @@ def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
         fp8_flops_per_s=fields["fp8_tflops"] * 1e12,
         nvlink_bytes_per_s=fields["nvlink_gb_per_s"] * 1e9,
         pcie_bytes_per_s=fields["pcie_gb_per_s"] * 1e9,
+        compute_capability=float(fields["compute_capability"]),
         source=str(fields.get("source", source)),
         notes=str(fields.get("notes", "")),
     )

@@ -8,6 +8,8 @@ from dataclasses import replace
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.sizing.cache_plan import CachePlan
+from kvtwin.engine.sizing.model_shape import ModelShape
+from kvtwin.engine.sizing.state_checkpoints import checkpoint_grid
 from kvtwin.engine.speculation import Speculation
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.replay import ReplayOptions
@@ -33,14 +35,13 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
         )
     if options.max_loras is not None and not options.enable_lora:
         raise UserError("--max-loras: needs --enable-lora")
+    drafting = _drafting(speculation, inputs.shape)
     num_host_blocks = host_blocks(options, sizing, MOST_BLOCKS)
     try:
         config = EngineConfig(
             num_blocks=plan.num_blocks,
             block_size=_block_size(plan),
-            cache_groups=_cache_groups(
-                plan, inputs.enable_prefix_caching, speculation.speculation if speculation else None
-            ),
+            cache_groups=_cache_groups(sizing, options.prefix_match_unit, drafting),
             prefix_cache_retention_interval=options.prefix_cache_retention_interval,
             prefix_match_unit=options.prefix_match_unit,
             max_model_len=plan.max_model_len,
@@ -61,7 +62,7 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
             prefill_schedule_interval=options.prefill_schedule_interval,
             async_scheduling=inputs.async_scheduling,
             max_loras=(options.max_loras or 1) if options.enable_lora else 0,
-            speculation=speculation.speculation if speculation else None,
+            speculation=drafting,
             retention=options.retention,
             preemption_mode=options.preemption_mode,
             parallel_sampling=options.parallel_sampling,
@@ -91,13 +92,21 @@ def flag_of(setting: str) -> str:
     return _FLAGS_OF_OTHER_NAMES.get(setting, f"--{setting.replace('_', '-')}")
 
 
+def _drafting(speculation: Drafting | None, shape: ModelShape) -> Speculation | None:
+    """What drafts; the target's own modules know how many they are."""
+    if speculation and speculation.speculation.method == "mtp":
+        return replace(speculation.speculation, num_nextn_predict_layers=shape.num_mtp_layers)
+    return speculation.speculation if speculation else None
+
+
 def _cache_groups(
-    plan: CachePlan, caches_prefixes: bool, speculation: Speculation | None
+    sizing: SizingResult, prefix_match_unit: int | None, speculation: Speculation | None
 ) -> tuple[CacheGroupSpec, ...]:
     """The plan's groups as the engine wants them: without prefix caching a request has one block of states.
 
     Beside it are blocks for the states behind each draft.
     """
+    plan, caches_prefixes = sizing.plan, sizing.inputs.enable_prefix_caching
     num_drafts = speculation.num_speculative_tokens if speculation else 0
     return tuple(
         CacheGroupSpec(
@@ -107,7 +116,9 @@ def _cache_groups(
             is_eagle_group=group.has_draft_layers,
             num_speculative_blocks=num_drafts if group.kind == "mamba" else 0,
             num_prefill_checkpoint_blocks=int(group.prefill_checkpoint_alignment is not None),
-            prefill_checkpoint_alignment=group.prefill_checkpoint_alignment,
+            prefill_checkpoint_alignment=checkpoint_grid(
+                group.prefill_checkpoint_alignment, group.block_size, prefix_match_unit
+            ),
         )
         for group in plan.groups
     )

@@ -18,6 +18,7 @@ from kvtwin.engine.sizing.memory_budget import (
 )
 from kvtwin.engine.sizing.model_cache import cache_layers
 from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
+from kvtwin.engine.sizing.state_checkpoints import with_checkpoints
 from kvtwin.experiments.catalogue.gpus import load_gpu
 from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.errors import UserError
@@ -88,9 +89,12 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
         raise UserError("--cuda-graph-bytes: there are no CUDA graphs with --enforce-eager")
     shape = _with_dtype(load_model(options.model), options.dtype)
     shape = _with_state_dtypes(shape, options.mamba_cache_dtype, options.mamba_ssm_cache_dtype)
-    if options.enable_prefix_caching is False:
-        shape = _without_checkpoints(shape)
     gpu = load_gpu(options.gpu) if options.gpu else None
+    shape = with_checkpoints(
+        shape,
+        caches_prefixes=options.enable_prefix_caching is not False,
+        compute_capability=gpu.compute_capability if gpu else 0.0,
+    )
     drafter, remark = drafter_of(drafting, shape)
     num_drafts = drafting.speculation.num_speculative_tokens if drafting else 0
     notes = [*shape.notes, *([f"drafter: {remark}"] if remark else [])]
@@ -186,12 +190,6 @@ def _with_state_dtypes(shape: ModelShape, conv_dtype: str, ssm_dtype: str) -> Mo
         flag = "--mamba-cache-dtype" if "conv_dtype" in changes else "--mamba-ssm-cache-dtype"
         raise UserError(f"{flag}: {shape.name} has no state-space layers")
     layers = [replace(layer, spec=replace(layer.spec, **changes)) for layer in shape.layers]
-    return replace(shape, layers=tuple(layers))
-
-
-def _without_checkpoints(shape: ModelShape) -> ModelShape:
-    """Prompts leave checkpoints of their states only where prefixes are cached."""
-    layers = [replace(layer, spec=replace(layer.spec, prefill_checkpoint_alignment=None)) for layer in shape.layers]
     return replace(shape, layers=tuple(layers))
 
 

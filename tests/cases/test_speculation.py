@@ -105,6 +105,16 @@ class Plain(Speculating):
         self.core.process([[self.token(one, one.num_output_tokens)] if samples else [] for one, samples in pairs])
 
 
+BESIDE = {
+    "window 5": lambda num_drafts: CacheGroupSpec("sliding_window", 4, 5),
+    "window 9": lambda num_drafts: CacheGroupSpec("sliding_window", 4, 9),
+    "states": lambda num_drafts: CacheGroupSpec("mamba", 4, num_speculative_blocks=min(num_drafts, 3)),
+    "states with checkpoints": lambda num_drafts: CacheGroupSpec("mamba", 4, None, False, min(num_drafts, 3), 1, 1),
+    "parts of states": lambda num_drafts: CacheGroupSpec("mamba", 4, num_speculative_blocks=min(num_drafts, 3)),
+}
+"""A group beside full attention, for so many drafts."""
+
+
 @examples(60)
 @given(
     method=st.sampled_from(SPECULATION_METHODS),
@@ -112,20 +122,24 @@ class Plain(Speculating):
     drops=st.booleans(),
     is_async=st.booleans(),
     policy=st.sampled_from(["fcfs", "priority"]),
-    window=st.sampled_from([None, 5, 9]),
+    beside=st.sampled_from(["", "window 5", "window 9", "states", "states with checkpoints", "parts of states"]),
     num_swap_blocks=st.sampled_from([0, 0, 30]),
     usable=st.integers(26, 60),
     requests=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30), st.integers(0, 2)), min_size=1, max_size=12),
     seed=st.integers(0, 1000),
 )
 def test_invariants_and_outputs_under_random_speculation(
-    method, num_drafts, drops, is_async, policy, window, num_swap_blocks, usable, requests, seed
+    method, num_drafts, drops, is_async, policy, beside, num_swap_blocks, usable, requests, seed
 ):
     """All invariants after every step; every request gets exactly its own tokens, whatever was preempted."""
-    groups = ()
-    if window:
-        groups = (CacheGroupSpec("full_attention", 4), CacheGroupSpec("sliding_window", 4, window))
+    groups, unit = (), None
+    if beside:
+        groups = (CacheGroupSpec("full_attention", 4), BESIDE[beside](num_drafts))
         usable *= 2
+    if beside == "parts of states":
+        unit, num_swap_blocks = 2, 0
+    if "states" in beside:  # whose blocks vLLM takes for larger than all drafts
+        num_drafts = min(num_drafts, 3)
     engine = Speculating(
         usable,
         lambda name, index: crc32(f"{seed} {name} {index}".encode()) % (num_drafts + 1),
@@ -133,6 +147,7 @@ def test_invariants_and_outputs_under_random_speculation(
         async_scheduling=is_async,
         block_size=4,
         cache_groups=groups,
+        prefix_match_unit=unit,
         max_model_len=100,
         scheduling_policy=policy,
         max_num_batched_tokens=64,

@@ -19,6 +19,7 @@ from kvtwin.engine.sizing.memory_budget import (
 )
 from kvtwin.engine.sizing.model_cache import cache_layers
 from kvtwin.engine.sizing.model_shape import ModelShape
+from kvtwin.engine.sizing.state_checkpoints import checkpoint_grid, with_checkpoints
 from kvtwin.experiments.catalogue.models import load_model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_plans.json").read_text())
@@ -249,6 +250,42 @@ def test_hybrid_with_states_grows_the_block_to_hold_one():
     assert {cache_layer.block_size for cache_layer in layers} == {544}
     state = next(cache_layer for cache_layer in layers if cache_layer.kind == "mamba")
     assert state.page_bytes / state.data_bytes - 1 == pytest.approx(0.0149, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "caches", "block_size", "state_blocks"),
+    [
+        ("Qwen3-Next-80B-A3B-Instruct", 8.0, True, 544, 2),
+        ("Qwen3-Next-80B-A3B-Instruct", 9.0, True, 576, 3),
+        ("Qwen3-Next-80B-A3B-Instruct", 9.0, False, 544, 1),
+        ("Qwen3-Next-80B-A3B-Instruct", 12.0, True, 576, 3),
+        ("Qwen3-Next-80B-A3B-Instruct", 0.0, True, 544, 2),
+        ("NVIDIA-Nemotron-Nano-9B-v2", 8.0, True, 672, 3),
+        ("NVIDIA-Nemotron-Nano-9B-v2", 9.0, False, 672, 1),
+    ],
+)
+def test_checkpoints_by_gpu(name, capability, caches, block_size, state_blocks):
+    shape = with_checkpoints(load_model(name), caches_prefixes=caches, compute_capability=capability)
+    (layers,) = cache_layers(shape, block_size=16)
+    assert {layer.block_size for layer in layers} == {block_size}
+    states = [layer for layer in layers if layer.kind == "mamba"]
+    assert {layer.request_blocks(16384, 8192, 2 if caches else 1) for layer in states} == {state_blocks}
+
+
+@pytest.mark.parametrize(
+    ("alignment", "unit", "expected"), [(None, 16, None), (1, 16, 1), (64, None, 576), (64, 96, 192), (64, 64, 64)]
+)
+def test_where_checkpoints_lie(alignment, unit, expected):
+    assert checkpoint_grid(alignment, 576, unit) == expected
+
+
+def test_maximum_concurrency_of_layers_with_checkpoints_is_the_real_planners():
+    shape = with_checkpoints(load_model("NVIDIA-Nemotron-Nano-9B-v2"), caches_prefixes=True, compute_capability=9.0)
+    layers = cache_layers(shape, block_size=16)
+    plan = plan_cache(
+        layers, [0], max_model_len=16384, in_flight_tokens=16384, num_gpu_blocks_override=10578, mamba_blocks=2
+    )
+    assert plan.concurrency_at(16384) == pytest.approx(229.96, abs=0.005)
 
 
 @pytest.mark.parametrize(
