@@ -110,7 +110,7 @@ class EncoderCache:
             elif size > plan.budget_left or not self._make_room(sum(planned.values()) + size):
                 num_new_tokens = min(num_new_tokens, max(0, image.offset_tokens - start))
                 break
-            elif _needs_embeddings(image, start, end):
+            elif needs_embeddings(image, start, end):
                 plan.budget_left -= size
                 plan.encode.append(index)
                 planned[name] = size
@@ -219,7 +219,7 @@ class EncoderCache:
         return mismatched
 
 
-def _needs_embeddings(image: Image, start: int, end: int) -> bool:
+def needs_embeddings(image: Image, start: int, end: int) -> bool:
     """Whether one of the prompt's tokens ``start`` to ``end`` is a token of ``image`` that is not text."""
     first, behind = max(0, start - image.offset_tokens), min(image.length_tokens, end - image.offset_tokens)
     return sum(first <= position < behind for position in image.text_positions) < behind - first
