@@ -36,7 +36,7 @@ class Image:
     offset_tokens: int
     length_tokens: int
     text_positions: tuple[int, ...] = ()
-    """Which of these tokens are text, such as line breaks of the image, counted from its first: they need no embedding."""
+    """Which of these tokens are text, such as line breaks of the image, from its first: they need no embedding."""
 
     @property
     def end_tokens(self) -> int:

@@ -57,17 +57,23 @@ class EncoderCache:
         self._budget = config.encoder_budget
         self._budget_left = self._budget
         self._keeps_images_whole = config.disable_chunked_mm_input
+        self._token_budget = config.token_budget
         self._statistics = statistics
-        self._plan = _Plan(self._budget)
-        self._mismatched: dict[Request, str] = {}
+        self._plan = _Plan(0)
+        self.mismatched: dict[Request, str] = {}
+        """Requests that must end, because of an image under the hash of another one, and why."""
         self._dropping: set[Request] = set()
         """Whose output in flight will be thrown away (forced reset of the prefix cache)."""
 
     def why_never_fits(self, request: Request) -> str | None:
-        """Why an image of ``request`` can never be encoded; None if all can."""
+        """Why a step can never have an image of ``request``; None if steps can have them all."""
         most = min(self.size, self._budget)
-        largest = max((image.num_embeddings for image in request.images), default=0)
-        return f"has an image of {largest} embeddings, encoder {most}" if largest > most else None
+        for image in request.images:
+            if image.num_embeddings > most:
+                return f"has an image of {image.num_embeddings} embeddings, encoder {most}"
+            if self._keeps_images_whole and image.length_tokens > self._token_budget:
+                return f"has an image of {image.length_tokens} tokens, step {self._token_budget}"
+        return None
 
     # ---------------------------------------------------------------- a step is decided
 
@@ -84,9 +90,11 @@ class EncoderCache:
 
         Found entries are held from now on, and room for new ones is made, whether or not the plan is carried out.
         """
-        plan = self._plan = _Plan(self._budget_left)
         images = request.images
-        if num_new_tokens <= 0 or not images or start >= images[-1].end_tokens:
+        if not images:
+            return num_new_tokens
+        plan = self._plan = _Plan(self._budget_left)
+        if num_new_tokens <= 0 or start >= images[-1].end_tokens:
             return num_new_tokens
         end = start + num_new_tokens
         first = bisect_right(images, start, key=lambda image: image.end_tokens)
@@ -101,7 +109,7 @@ class EncoderCache:
                 break
             known_size = planned.get(name) or self.entries.get(name)
             if known_size is not None and known_size != size:
-                self._mismatched[request] = f"image {name} has {size} embeddings, and {known_size} in the encoder cache"
+                self.mismatched[request] = f"image {name} has {size} embeddings, and {known_size} in the encoder cache"
                 return 0
             if name in planned:
                 plan.repeats.append(index)
@@ -118,8 +126,10 @@ class EncoderCache:
 
     def schedule(self, request: Request, step: Step) -> None:
         """``request`` joins ``step`` with the tokens that were fitted last: carry out the plan."""
+        if not request.images:
+            return
         plan = self._plan
-        for index in plan.hits:
+        for index in plan.hits + plan.repeats:
             self._statistics.num_cached_images += 1
             self._statistics.num_cached_embeddings += request.images[index].num_embeddings
         if not plan.encode:
@@ -137,8 +147,6 @@ class EncoderCache:
             self._statistics.num_encoded_embeddings += size
         for index in plan.repeats:
             self._hold(request, index)
-            self._statistics.num_cached_images += 1
-            self._statistics.num_cached_embeddings += request.images[index].num_embeddings
 
     def take_back(self, request: Request, step: Step) -> None:
         """``request`` leaves ``step``, which it had joined."""
@@ -205,6 +213,8 @@ class EncoderCache:
 
     def processed(self, request: Request) -> None:
         """A step of ``request`` is done: let go of the images that lie behind it."""
+        if not request.images:
+            return
         if request in self._dropping:
             self._dropping.remove(request)
             return
@@ -214,8 +224,8 @@ class EncoderCache:
                 self._let_go(request, index)
 
     def take_mismatched(self) -> dict[Request, str]:
-        """Requests that have an image under the hash of another one, each with the reason why it must end."""
-        mismatched, self._mismatched = self._mismatched, {}
+        """The requests that must end, which are forgotten here."""
+        mismatched, self.mismatched = self.mismatched, {}
         return mismatched
 
 
@@ -227,6 +237,9 @@ def needs_embeddings(image: Image, start: int, end: int) -> bool:
 
 class NoEncoder:
     """Without an encoder: the same methods, and images are tokens like others."""
+
+    def __init__(self) -> None:
+        self.mismatched: dict[Request, str] = {}
 
     def why_never_fits(self, request: Request) -> str | None:
         """Nothing is too large."""

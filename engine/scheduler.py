@@ -412,10 +412,10 @@ class Scheduler:
         drafts.receive(step, num_drafts)
         if num_ended:
             self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
-        for request, reason in self.encoder.take_mismatched().items():
+        for request, message in self.encoder.take_mismatched().items():
             if request.status is not RequestStatus.FINISHED:
                 self._withdraw(request)
-                self._finish(request, FinishReason.ERROR, reason)
+                self._finish(request, FinishReason.ERROR, message)
 
     def _append_tokens(self, request: Request, token_ids: Sequence[int]) -> FinishReason | None:
         """Append output tokens until one of them ends the request."""
@@ -463,7 +463,7 @@ class Scheduler:
         if self.running or not self.waiting:
             return
         head = self.waiting.peek()
-        if self._must_skip(head):
+        if self._must_skip(head) or head in self.encoder.mismatched:
             return
         self.waiting.pop()
         message = f"{head.num_tokens} tokens cannot be computed in one step of {self.config.token_budget}"

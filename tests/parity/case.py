@@ -28,7 +28,7 @@ from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.engine.speculation import Speculation
 from tests.parity.oracle import vllm_oracle
-from tests.parity.oracle.image_oracle import IMAGE_DEFAULTS
+from tests.parity.oracle.image_oracle import DEFAULT_CONFIG, IMAGE_DEFAULTS
 
 SAME_NAMES = (
     "num_blocks",
@@ -184,7 +184,7 @@ class CaseRun:
     """Drives the engine through one case, as the oracle drives vLLM."""
 
     def __init__(self, case: dict[str, Any], lines: list[dict[str, Any]], *, check: bool = False) -> None:
-        self.case = vllm_oracle.DEFAULT_CONFIG | IMAGE_DEFAULTS | case
+        self.case = DEFAULT_CONFIG | case
         self.lora_numbers: dict[str, int] = {}
         for line in lines:
             if line.get("lora"):
@@ -388,9 +388,7 @@ class CaseRun:
 
 
 def _image(image: dict[str, Any]) -> Image:
-    return Image(
-        image["hash"], image["offset_tokens"], image["length_tokens"], tuple(image.get("text_positions", ()))
-    )
+    return Image(image["hash"], image["offset_tokens"], image["length_tokens"], tuple(image.get("text_positions", ())))
 
 
 def event_to_json(event: KVEvent) -> dict[str, Any]:

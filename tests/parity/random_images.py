@@ -20,6 +20,9 @@ def draw_images(rng: random.Random, config: dict[str, Any], lines: list[dict[str
             continue
         start, images = 0, []
         for part in line["prompt_parts"]:
+            if "token_ids" in part:
+                start += len(part["token_ids"])
+                continue
             name = (part["seed"], part["len"])
             if name not in parts:
                 parts[name] = _fill(rng, contents, part["len"], most_gap)

@@ -22,6 +22,7 @@ IMAGE_DEFAULTS: dict[str, Any] = {
     "max_num_encoder_input_tokens": None,
     "disable_chunked_mm_input": False,
 }
+DEFAULT_CONFIG = vllm_oracle.DEFAULT_CONFIG | IMAGE_DEFAULTS
 
 
 class ImageOracle(vllm_oracle.Oracle):
