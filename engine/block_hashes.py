@@ -35,6 +35,18 @@ class Image:
     content_hash: str
     offset_tokens: int
     length_tokens: int
+    text_positions: tuple[int, ...] = ()
+    """Which of these tokens are text, such as line breaks of the image, from its first: they need no embedding."""
+
+    @property
+    def end_tokens(self) -> int:
+        """The prompt position behind the image."""
+        return self.offset_tokens + self.length_tokens
+
+    @property
+    def num_embeddings(self) -> int:
+        """What the encoder makes of the image: a vector for each token that is not text."""
+        return self.length_tokens - len(self.text_positions)
 
 
 def hash_function(algorithm: str) -> HashFunction:
@@ -70,8 +82,10 @@ def extra_keys(
     if lora is not None:
         keys.append(("lora", lora.name, lora.path))
     for image in images:
-        if image.offset_tokens < block_end and image.offset_tokens + image.length_tokens > block_start:
-            keys.append(("mm", image.content_hash, image.offset_tokens - block_start))
+        if image.offset_tokens < block_end and image.end_tokens > block_start:
+            # A string of its own, as in vLLM: pickle writes an object that comes again otherwise than an equal one.
+            content_hash = image.content_hash.encode(errors="surrogatepass").decode(errors="surrogatepass")
+            keys.append(("mm", content_hash, image.offset_tokens - block_start))
     if cache_salt and block_start == 0:
         keys.append(("cache_salt", cache_salt))
     return tuple(keys) or None

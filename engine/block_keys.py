@@ -105,9 +105,9 @@ class Content:
         """Ids of the tokens from ``start`` to ``end``; empty when they are not known."""
         return []
 
-    def extra_keys(self, block_index: int) -> ExtraKeys:
-        """What block ``block_index`` is told apart by besides its tokens."""
-        start, end = (index * self._space.hash_block_size for index in (block_index, block_index + 1))
+    def extra_keys(self, start: int, end: int) -> ExtraKeys:
+        """What the block of tokens ``start`` to ``end`` (exclusive) is told apart by besides its tokens."""
+        end += self._space.hash_lookahead_tokens
         return extra_keys(start, end, self._lora, self._cache_salt, self._images)
 
 
@@ -138,9 +138,9 @@ class TokenContent(Content):
         parent = space.hash_of_key(keys[-1]) if keys else space.root_hash
         while parent is not None and len(keys) < num_keys:
             index = len(keys)
-            end = (index + 1) * hash_block_size
-            tokens = tuple(self._tokens[index * hash_block_size : end])
-            extra: tuple[Any, ...] | None = self.extra_keys(index) if self._varies else None
+            start, end = index * hash_block_size, (index + 1) * hash_block_size
+            tokens = tuple(self._tokens[start:end])
+            extra: tuple[Any, ...] | None = self.extra_keys(start, end) if self._varies else None
             if lookahead:
                 ahead = tuple(self._tokens[end : end + lookahead])
                 if UNKNOWN_TOKEN in ahead:
@@ -208,6 +208,7 @@ class PrefixIdContent(Content):
             start = () if id_tokens else self._ends[index - 1 : index]
             bases.append(space.prefix_base((bases[-1], self._prefix_ids[index], *start), length))
         base = bases[id_index + 1]
+        end += space.hash_lookahead_tokens
         seen = tuple((image.content_hash, image.offset_tokens) for image in self._images if image.offset_tokens < end)
         return space.prefix_base((base, seen), length) if seen else base
 

@@ -45,6 +45,11 @@ class EngineConfig(EngineSettings):
         _at_least("prefill_schedule_interval", self.prefill_schedule_interval, 1)
         _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         _at_least("max_loras", self.max_loras, 0)
+        _at_least("encoder_cache_size", self.encoder_cache_size, 0)
+        if self.max_num_encoder_input_tokens is not None:
+            _at_least("max_num_encoder_input_tokens", self.max_num_encoder_input_tokens, 1)
+        if self.disable_chunked_mm_input and self.caches_states:
+            raise ValueError("disable_chunked_mm_input: states are cached, and their chunks may end inside an image")
         _one_of("prefix_caching_hash_algo", self.prefix_caching_hash_algo, HASH_ALGORITHMS)
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
         _one_of("preemption_mode", self.preemption_mode, PREEMPTION_MODES)

@@ -67,6 +67,7 @@ class AdmissionStop(Enum):
     BUDGET = "the token budget is used up"
     HELD = "prefill is held back"
     STATE = "no state is worth keeping within the tokens left"
+    ENCODER = "the next image finds no room in the encoder cache, or no compute budget left in the step"
     LOOKAHEAD = "the step would end within the tokens that the drafter reads"
     MEMORY = "too few blocks are free"
     PREEMPTION = "a running request was preempted"
@@ -111,6 +112,11 @@ class Step:
     num_drafts: dict[Request, int] = field(default_factory=dict)
     """Speculative decoding: how many of a request's last tokens are drafts to verify; requests without are left out.
     Those of a request that the step admits are padding, which the executor rejects."""
+    images: dict[Request, list[int]] = field(default_factory=dict)
+    """Images to encode first, as positions in a request's ``images``; requests without are left out. The embeddings are
+    kept by content hash for this step and later ones."""
+    dropped_images: list[str] = field(default_factory=list)
+    """Content hashes of images whose embeddings are kept no longer."""
     admission_stop: AdmissionStop = AdmissionStop.NOBODY_WAITS
     total_tokens: int = 0
     """Sum of ``num_tokens``."""
@@ -128,6 +134,7 @@ class Step:
         self.total_tokens -= self.num_tokens[index]
         for parallel in (self.requests, self.num_tokens, self.num_computed_tokens):
             del parallel[index]
+        self.images.pop(request, None)
         self.new_blocks = [entry for entry in self.new_blocks if entry[0] is not request]
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
 from kvtwin.engine.contiguous.contiguous_cache import ContiguousCache
+from kvtwin.engine.encoder_cache import EncoderCache, needs_embeddings
 from kvtwin.engine.executor import Step
 from kvtwin.engine.kv_cache_manager import KVCacheManager
 from kvtwin.engine.multi_key_pool import MultiKeyPool
@@ -49,6 +50,8 @@ class InvariantChecker:
     def check(self) -> None:
         """Raise InvariantError for the first contradiction found between two calls of the engine."""
         self._check_queues()
+        if isinstance(self._scheduler.encoder, EncoderCache):
+            self._check_encoder(self._scheduler.encoder)
         cache = self._scheduler.kv_cache
         if isinstance(cache, KVCacheManager):
             self._check_requests(cache)
@@ -75,6 +78,8 @@ class InvariantChecker:
         )
         _require(sum(step.num_tokens) == step.total_tokens, "the total of a step is wrong")
         _require(step.total_tokens <= self._scheduler.config.token_budget, "a step is above the token budget")
+        if isinstance(self._scheduler.encoder, EncoderCache):
+            self._check_embeddings(step, self._scheduler.encoder)
         if isinstance(self._scheduler.kv_cache, KVCacheManager):
             self._check_writes(step, self._scheduler.kv_cache)
 
@@ -91,6 +96,45 @@ class InvariantChecker:
             _require(request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), "{} is waiting", request)
             _require(not request.block_tables, "{} waits and holds blocks", request)
             _require(request.num_drafts == 0, "{} waits and holds drafts", request)
+
+    def _check_encoder(self, encoder: EncoderCache) -> None:
+        sizes = encoder.entries
+        _require(encoder.num_free + sum(sizes.values()) == encoder.size, "room for embeddings is lost")
+        without_holder = [name for name, holders in encoder.holders.items() if not holders]
+        _require(set(encoder.evictable) == set(without_holder), "who can be evicted and who has no holder differ")
+        _require(
+            encoder.num_free + sum(sizes[name] for name in without_holder) == encoder.num_reclaimable,
+            "the room that can be had for embeddings is wrong",
+        )
+        expected: dict[str, set[Request]] = {name: set() for name in sizes}
+        for request, positions in encoder.held.items():
+            _require(self._scheduler.live.get(request.request_id) is request, "{} ended and holds images", request)
+            for position in positions:
+                name = request.images[position].content_hash
+                _require(name in sizes, "{} holds {}, which is not kept", request, name)
+                expected[name].add(request)
+        _require(encoder.holders == expected, "holders of embeddings are wrong")
+
+    def _check_embeddings(self, step: Step, encoder: EncoderCache) -> None:
+        """What a step computes of images, it has."""
+        images = [request.images[position] for request, positions in step.images.items() for position in positions]
+        config = self._scheduler.config
+        _require(
+            sum(image.num_embeddings for image in images) <= config.encoder_budget, "a step encodes more than it may"
+        )
+        _require(set(step.images) <= set(step.requests), "images are encoded for nobody")
+        for request, start, num_tokens in zip(step.requests, step.num_computed_tokens, step.num_tokens, strict=True):
+            end = start + num_tokens
+            for image in request.images:
+                if image.end_tokens <= start or image.offset_tokens >= end:
+                    continue
+                is_held = request in encoder.holders.get(image.content_hash, ())
+                _require(is_held or not needs_embeddings(image, start, end), "{} lacks an image", request)
+                _require(
+                    not config.disable_chunked_mm_input or start > image.offset_tokens or end >= image.end_tokens,
+                    "{} computes a part of an image",
+                    request,
+                )
 
     def _check_requests(self, cache: KVCacheManager) -> None:
         for request in self._scheduler.running:

@@ -78,7 +78,11 @@ class KVEventLog(PoolListener):
             block_size=block_size,
             lora_id=lora.number if lora else None,
             lora_name=lora.name if lora else None,
-            extra_keys=tuple(_untagged(request.content.extra_keys(position)) for position in kept) or None,
+            extra_keys=tuple(
+                _untagged(request.content.extra_keys(position * block_size, (position + 1) * block_size))
+                for position in kept
+            )
+            or None,
             group_idx=group_index,
             kv_cache_spec_kind=group.kind,
             sliding_window=group.spec.window_tokens if group.kind == "sliding_window" else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, StrEnum
 
-from kvtwin.engine.block_hashes import LoraAdapter
+from kvtwin.engine.block_hashes import Image, LoraAdapter
 from kvtwin.engine.block_keys import Content
 
 BlockTables = list[list[int]]
@@ -22,11 +22,12 @@ class RequestStatus(Enum):
 
 
 class FinishReason(StrEnum):
-    """Why a request ended. The first three are vLLM's; the last two are ours (docs/deviations.md)."""
+    """Why a request ended. The last two are ours (docs/deviations.md), the others vLLM's."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    ERROR = "error"
     CAPACITY = "capacity"
     REJECTED = "rejected"
 
@@ -52,6 +53,8 @@ class Request:
     priority: int = 0
     """The smaller goes first."""
     lora: LoraAdapter | None = None
+    images: tuple[Image, ...] = ()
+    """In the order of the prompt; they do not overlap."""
     eos_token_id: int | None = None
     """None: end-of-sequence is ignored."""
     stop_token_ids: frozenset[int] = frozenset()

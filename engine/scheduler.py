@@ -13,6 +13,7 @@ from kvtwin.engine.block_metrics import BlockMetrics
 from kvtwin.engine.chunks import Candidate, ChunkLimit, Cutter, PrefillLookahead, cut_to_budget, wait_for_budget
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.draft_verification import make_draft_verification
+from kvtwin.engine.encoder_cache import make_encoder
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
 from kvtwin.engine.forking import NoForks
 from kvtwin.engine.hit import Hit
@@ -61,12 +62,14 @@ class Scheduler:
         self._chunk_limit = ChunkLimit(config)
         self._states = StateChunks(config) if config.caches_states else NoStates()
         self._lookahead = PrefillLookahead(config.prefill_lookahead_tokens)
+        self.encoder = make_encoder(config, self.statistics.encoder)
         self._cutters: Sequence[Cutter] = (
             self._pacing.cut,
             self._drafts.cut,
             self._chunk_limit.cut,
             cut_to_budget if config.enable_chunked_prefill else wait_for_budget,
             self._states.cut,
+            self.encoder.cut,
             self._lookahead.cut,
         )
 
@@ -95,14 +98,16 @@ class Scheduler:
     def abort(self, request_id: str) -> Request | None:
         """End a live request and free its blocks; None if there is none."""
         request = self.live.get(request_id)
-        if request is None:
-            return None
+        if request is not None:
+            self._withdraw(request)
+            self._finish(request, FinishReason.ABORT)
+        return request
+
+    def _withdraw(self, request: Request) -> None:
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         else:
             self.waiting.remove(request)
-        self._finish(request, FinishReason.ABORT)
-        return request
 
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes and pins; False if running requests hold blocks, unless they are to be preempted.
@@ -113,6 +118,7 @@ class Scheduler:
             request = self.running.pop()
             request.drop_samples = request.num_in_flight_samples
             self._preempt(request, needed_by=None)
+            self.encoder.drop_outputs(request)
         if not self.running:
             self.retention.release_all()
         done = self.kv_cache.reset_prefix_cache()
@@ -150,6 +156,7 @@ class Scheduler:
         self.kv_cache.start_step()
         self._chunk_limit.start_step(len(self.running) + len(self.waiting))
         self._pacing.start_step(self.running)
+        self.encoder.start_step()
         num_preempted_before = len(self._preempted_since_step)
         self._schedule_running(step)
         preempts = len(self._preempted_since_step) > num_preempted_before
@@ -162,6 +169,7 @@ class Scheduler:
         step.saves, step.loads = self.kv_cache.take_host_copies()
         step.copies, step.replaced_blocks = self._forks.take_copies()
         step.copies += self.kv_cache.take_copies()
+        step.dropped_images = self.encoder.take_dropped()
         self._drafts.claim(step)
         self._advance(step)
         self._drafts.expect(step)
@@ -180,8 +188,10 @@ class Scheduler:
                 break
             request = self.running[index]
             index += 1
+            if holds_prefill and request.is_prefill_chunk:
+                continue
             num_new_tokens = self._num_tokens_to_run(request, budget_left)
-            if num_new_tokens <= 0 or (holds_prefill and request.is_prefill_chunk):
+            if num_new_tokens <= 0:
                 continue
             new_blocks = self.kv_cache.allocate_slots(request, num_new_tokens)
             while new_blocks is None:
@@ -190,6 +200,7 @@ class Scheduler:
                     index -= self.running.index(victim) < index
                     self.running.remove(victim)
                     if victim in step.requests:
+                        self.encoder.take_back(victim, step)
                         step.remove(victim)
                         self.kv_cache.mark_phantoms(victim)
                     self._preempt(victim, needed_by=request)
@@ -199,6 +210,7 @@ class Scheduler:
             if new_blocks is None:
                 continue
             step.add(request, num_new_tokens)
+            self.encoder.schedule(request, step)
             if any(new_blocks):
                 step.new_blocks.append((request, new_blocks))
 
@@ -219,13 +231,17 @@ class Scheduler:
         if isinstance(candidate, AdmissionStop):
             return candidate
         num_new_tokens = self._chunk(candidate)
-        if num_new_tokens is AdmissionStop.LOOKAHEAD:
-            candidate.request.is_deferred = True
-            passed_over.append(self.waiting.pop())
+        if num_new_tokens in (AdmissionStop.ENCODER, AdmissionStop.LOOKAHEAD):
+            self._pass_over(candidate.request, passed_over)
             return None
         if isinstance(num_new_tokens, AdmissionStop):
             return num_new_tokens
         return self._place(candidate, num_new_tokens)
+
+    def _pass_over(self, request: Request, passed_over: list[Request]) -> None:
+        """Leave the head of the queue waiting, and let those behind it be tried."""
+        request.is_deferred = True
+        passed_over.append(self.waiting.pop())
 
     def _candidate(self, step: Step, passed_over: list[Request]) -> Candidate | AdmissionStop:
         """The first in the queue who may run now, with what it hits. Those before it go to ``passed_over``."""
@@ -237,8 +253,7 @@ class Scheduler:
                 return AdmissionStop.BUDGET
             request = self.waiting.peek()
             if self._must_skip(request) or self._forks.must_wait(request, step):
-                request.is_deferred = True
-                passed_over.append(self.waiting.pop())
+                self._pass_over(request, passed_over)
                 continue
             reason = None if self.config.vllm_strict else self.kv_cache.why_never_fits(request, request.num_tokens)
             if reason is None:
@@ -271,7 +286,9 @@ class Scheduler:
         if new_blocks is not None:
             self.waiting.pop()
             self._admit(step, request, hit, num_new_tokens)
-        elif self.kv_cache.must_wait(hit) or not self.retention.give_up(request, is_alone=not self.running):
+            return None
+        self.encoder.release(request)
+        if self.kv_cache.must_wait(hit) or not self.retention.give_up(request, is_alone=not self.running):
             return AdmissionStop.MEMORY
         return None
 
@@ -288,6 +305,7 @@ class Scheduler:
             self.config.max_model_len - 1 - num_computed_tokens,
         )
         num_new_tokens = self._states.fit(request, num_computed_tokens, num_new_tokens)
+        num_new_tokens = self.encoder.fit(request, num_computed_tokens, num_new_tokens)
         return self._lookahead.fit(request, num_computed_tokens, num_new_tokens)
 
     def _choose_victim(self) -> Request:
@@ -303,6 +321,7 @@ class Scheduler:
         """
         self.observer.preempted(request, needed_by)
         self.kv_cache.free(request, to_host=needed_by is not None)
+        self.encoder.release(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_placeholders = 0
@@ -329,6 +348,7 @@ class Scheduler:
         self.running.append(request)
         self.retention.admitted(request)
         step.add(request, num_new_tokens)
+        self.encoder.schedule(request, step)
         tables = [list(table) for table in request.block_tables]
         step.admitted.append(
             Admission(request, hit.num_tokens, tables, resumed, hit.is_swapped, hit.num_external_tokens, hit.is_fork)
@@ -368,7 +388,10 @@ class Scheduler:
         num_ended = 0
         for request, num_tokens, token_ids in zip(step.requests, step.num_tokens, tokens, strict=True):
             request.num_tokens_in_flight -= num_tokens
-            if not token_ids or request.status is RequestStatus.FINISHED:
+            if request.status is RequestStatus.FINISHED:
+                continue
+            self.encoder.processed(request)
+            if not token_ids:
                 continue
             request.num_in_flight_samples -= 1
             if request.drop_samples:
@@ -389,6 +412,10 @@ class Scheduler:
         drafts.receive(step, num_drafts)
         if num_ended:
             self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
+        for request, message in self.encoder.take_mismatched().items():
+            if request.status is not RequestStatus.FINISHED:
+                self._withdraw(request)
+                self._finish(request, FinishReason.ERROR, message)
 
     def _append_tokens(self, request: Request, token_ids: Sequence[int]) -> FinishReason | None:
         """Append output tokens until one of them ends the request."""
@@ -404,6 +431,7 @@ class Scheduler:
     def _finish(self, request: Request, reason: FinishReason, message: str = "") -> None:
         self.retention.keep(request)
         self.kv_cache.free(request)
+        self.encoder.release(request)
         del self.live[request.request_id]
         self._finished_since_step.append(request)
         self._end(request, reason, message)
@@ -423,6 +451,8 @@ class Scheduler:
         """Why ``request`` can never finish, however empty the cache is; None if it can."""
         if request.lora is not None and self.config.max_loras == 0:
             return f"needs LoRA adapter {request.lora.name}, but max_loras is 0"
+        if reason := self.encoder.why_never_fits(request):
+            return reason
         ends_by_length = request.eos_token_id is None and not request.stop_token_ids
         num_slots = request.num_prompt_tokens + (request.max_tokens - 1 if ends_by_length else 0)
         num_slots = min(num_slots, self.config.max_model_len - 1)
@@ -433,7 +463,7 @@ class Scheduler:
         if self.running or not self.waiting:
             return
         head = self.waiting.peek()
-        if self._must_skip(head):
+        if self._must_skip(head) or head in self.encoder.mismatched:
             return
         self.waiting.pop()
         message = f"{head.num_tokens} tokens cannot be computed in one step of {self.config.token_budget}"

@@ -49,6 +49,12 @@ class EngineSettings:
     parallel_sampling: str = "prefix"
     max_loras: int = 0
     """Adapters that may run at once; 0 refuses requests with an adapter."""
+    encoder_cache_size: int = 0
+    """Embeddings of images that are kept; 0: there is no encoder, and images matter to block hashes only."""
+    max_num_encoder_input_tokens: int | None = None
+    """Embeddings that one step may compute; None: vLLM's default."""
+    disable_chunked_mm_input: bool = False
+    """Whether a step computes all tokens of an image or none."""
     preemption_mode: str = "recompute"
     """recompute is vLLM's; swap keeps the computed tokens of preempted requests in the host."""
     num_swap_blocks: int = 0
@@ -114,6 +120,11 @@ class EngineSettings:
     def scheduled_tokens_limit(self) -> int:
         """``max_num_scheduled_tokens``, or its default; it may be above what a step can hold."""
         return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+
+    @property
+    def encoder_budget(self) -> int:
+        """Embeddings that one step may compute (specification, section 16.2)."""
+        return self.max_num_encoder_input_tokens or max(self.max_num_batched_tokens, self.encoder_cache_size)
 
     @property
     def max_running_requests(self) -> int:

@@ -100,11 +100,28 @@ class SpeculationStatistics:
 
 
 @dataclass(slots=True)
+class EncoderStatistics:
+    """Images that steps needed: computed by the encoder, or found in its cache. Those in hit blocks need neither."""
+
+    num_encoded_images: int = 0
+    num_encoded_embeddings: int = 0
+    num_cached_images: int = 0
+    """Also those that the same step encodes for an earlier place or request."""
+    num_cached_embeddings: int = 0
+
+    def clear(self) -> None:
+        """Begin at 0."""
+        self.num_encoded_images = self.num_encoded_embeddings = 0
+        self.num_cached_images = self.num_cached_embeddings = 0
+
+
+@dataclass(slots=True)
 class EngineStatistics:
     """Everything counted over a run."""
 
     prefix_cache: PrefixCacheStatistics = field(default_factory=PrefixCacheStatistics)
     speculation: SpeculationStatistics = field(default_factory=SpeculationStatistics)
+    encoder: EncoderStatistics = field(default_factory=EncoderStatistics)
     recent_hit_rate: RecentHitRate = field(default_factory=RecentHitRate)
     external_prefix_cache: PrefixCacheStatistics = field(default_factory=PrefixCacheStatistics)
     """The offload tier: of the known tokens, it is asked for those that the device did not hit."""
@@ -145,3 +162,4 @@ class EngineStatistics:
         self.num_steps = self.num_preemptions = self.num_rejected = self.num_forks = self.num_block_copies = 0
         self.num_scheduled_tokens = self.num_recomputed_tokens = self.phantom_hit_tokens = 0
         self.speculation.clear()
+        self.encoder.clear()

@@ -92,6 +92,7 @@ class _Open:
         self.resumed_hit_tokens = 0
 
 
+_FAILURES = (FinishReason.REJECTED, FinishReason.CAPACITY, FinishReason.ERROR)
 _LACKS_MEMORY = (AdmissionStop.MEMORY, AdmissionStop.PREEMPTION)
 _computed_tokens, _slots = attrgetter("num_computed_tokens"), attrgetter("num_slots")
 
@@ -331,7 +332,7 @@ class Recorder:
         columns.preemptions.append(request.num_preemptions)
         columns.pause_ns.append(sent.arrival_ns - sent.previous_turn.finish_ns if sent.previous_turn else NEVER)
         columns.history_tokens.append(row.history_tokens)
-        if request.finish_reason in (FinishReason.REJECTED, FinishReason.CAPACITY) and not sent.failed:
+        if request.finish_reason in _FAILURES and not sent.failed:
             sent.failed = True
             self.incomplete_records.add(sent.index)
             reason = self._reason(request)
@@ -348,6 +349,8 @@ class Recorder:
     def _reason(self, request: Request) -> str:
         if request.finish_reason is FinishReason.CAPACITY:
             return "outgrew the pool"
+        if request.finish_reason is FinishReason.ERROR:
+            return "two images under one hash"
         without_lora = request.lora is not None and self.scheduler.config.max_loras == 0
         return "LoRA is not enabled" if without_lora else "never fits"
 

@@ -24,9 +24,10 @@ class RequestFactory:
     asynchronous scheduling notices one step late.
     """
 
-    def __init__(self, keys: KeySpace, max_model_len: int, *, ignore_eos: bool) -> None:
+    def __init__(self, keys: KeySpace, max_model_len: int, *, ignore_eos: bool, encoder_cache_size: int = 0) -> None:
         self._keys = keys
         self._max_model_len = max_model_len
+        self._encoder_cache_size = encoder_cache_size
         self._ignore_eos = ignore_eos
         self._loras: dict[str, LoraAdapter] = {}
         self._last_stamp_ns = -1
@@ -37,6 +38,9 @@ class RequestFactory:
             return "zero output"
         if record.prompt_tokens >= self._max_model_len:
             return "prompt >= max_model_len"
+        most = self._encoder_cache_size
+        if most and any(image.num_embeddings > most for image in _images(record)):
+            return "image > encoder cache"
         return None
 
     def make(self, record: RequestRecord, arrival_ns: int) -> list[Request]:
@@ -70,6 +74,7 @@ class RequestFactory:
             arrival_ns=stamp_ns,
             priority=record.priority,
             lora=self._lora(record.lora_name),
+            images=_images(record),
             eos_token_id=None if self._ignore_eos else EOS_TOKEN,
             session=record.session if parent is None else None,  # a conversation goes on from the first sample
             parent=parent,
@@ -89,7 +94,7 @@ class RequestFactory:
 
     def _content(self, record: RequestRecord, *, knows_output: bool) -> Content:
         lora = self._lora(record.lora_name)
-        images = [Image(span.content_hash, span.offset_tokens, span.length_tokens) for span in record.images]
+        images = _images(record)
         if record.token_ids is not None:
             return TokenContent(self._keys, record.token_ids, lora, record.cache_salt, images)
         if record.hash_ids is not None:
@@ -97,3 +102,9 @@ class RequestFactory:
             ends = record.id_ends
             return PrefixIdContent(self._keys, named, record.hash_ids, ends, lora, record.cache_salt, images)
         return OpaqueContent(self._keys)
+
+
+def _images(record: RequestRecord) -> tuple[Image, ...]:
+    return tuple(
+        Image(span.content_hash, span.offset_tokens, span.length_tokens, span.text_positions) for span in record.images
+    )

@@ -87,7 +87,12 @@ class ServerSimulation:
             self.scheduler.observe(observe(self.scheduler, lambda: self._clock.now_ns))
         self._core = EngineCore(self.scheduler)
         self._executor = executor
-        self._factory = RequestFactory(self.scheduler.keys, config.max_model_len, ignore_eos=ignore_eos)
+        self._factory = RequestFactory(
+            self.scheduler.keys,
+            config.max_model_len,
+            ignore_eos=ignore_eos,
+            encoder_cache_size=config.encoder_cache_size,
+        )
         self._checker = InvariantChecker(self.scheduler) if check else None
         self._on_progress = on_progress
         self._on_refusal = on_refusal
@@ -219,7 +224,8 @@ class ServerSimulation:
                 yield clock.after_arrivals(max(self._device_free_ns, clock.now_ns))
                 moved |= bool(core.in_flight[0].requests)
                 self._process_oldest(result)
-            if not moved and not any(step.requests for step in core.in_flight):
+            is_settled = not moved and not self.scheduler.encoder.mismatched
+            if is_settled and not any(step.requests for step in core.in_flight):
                 # Only an arrival can change anything: the next step would be as empty as this one.
                 self._idle = clock.environment.event()
                 yield self._idle

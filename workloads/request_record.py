@@ -19,6 +19,8 @@ class ImageSpan:
     content_hash: str
     offset_tokens: int
     length_tokens: int
+    text_positions: tuple[int, ...] = ()
+    """Which of these tokens are text, such as the image's line breaks, counted from its first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvtwin.engine.sizing.hf_fields import Fields
+from kvtwin.engine.sizing.hf_images import keeps_images_whole, takes_images
 from kvtwin.engine.sizing.hf_layers import layer_shape, mlp_activation_values
 from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, LayerKind
 from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
@@ -117,6 +118,8 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
         num_mtp_layers=_num_mtp_layers(fields),
         mlp_activation_values=mlp_activation_values(fields),
         vision=vision,
+        takes_images=takes_images(config),
+        keeps_images_whole=keeps_images_whole(config),
         notes=tuple(notes),
     )
 

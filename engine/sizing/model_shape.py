@@ -92,6 +92,10 @@ class ModelShape:
     mlp_activation_values: int
     """Values per token that the widest MLP of the model keeps at once, before tensor parallelism."""
     vision: VisionTower | None = None
+    takes_images: bool = False
+    """Whether there is a vision tower, be its sizes known or not."""
+    keeps_images_whole: bool = False
+    """Whether a step must compute all tokens of an image or none."""
     notes: tuple[str, ...] = ()
 
     @property

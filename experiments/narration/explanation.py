@@ -26,7 +26,12 @@ def explain(options: ExplainOptions) -> int:
 
     def observe(scheduler: Scheduler, now_ns: Callable[[], int]) -> Narrator:
         narrators.append(Narrator(request_id, scheduler, now_ns))
-        factory = RequestFactory(scheduler.keys, scheduler.config.max_model_len, ignore_eos=options.ignore_eos)
+        factory = RequestFactory(
+            scheduler.keys,
+            scheduler.config.max_model_len,
+            ignore_eos=options.ignore_eos,
+            encoder_cache_size=scheduler.config.encoder_cache_size,
+        )
         refusals.append(factory.refusal(record))
         return narrators[0]
 

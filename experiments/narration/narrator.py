@@ -198,8 +198,13 @@ class Narrator(Observer, PoolListener):
         if request.is_deferred:
             under_way = request.num_in_flight_samples > request.drop_samples
             of_parent = self._scheduler.config.parallel_sampling == "fork" and request.parent is not None
-            others = "its parent's prompt is not computed yet" if of_parent else "--max-loras adapters already run"
-            reason = "its last output is still in flight" if under_way else others
+            reason = "--max-loras adapters already run"
+            if under_way:
+                reason = "its last output is still in flight"
+            elif of_parent:
+                reason = "its parent's prompt is not computed yet"
+            elif request.lora is None:
+                reason = "its next image finds no room in the encoder cache, or no compute budget left in the step"
         facts: dict[str, Any] = {"reason": reason, "ahead": self._position(request)}
         if step.admission_stop is AdmissionStop.MEMORY and not request.is_deferred:
             facts["head"] = head.request_id

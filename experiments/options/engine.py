@@ -49,6 +49,21 @@ class EngineOptions:
     max_loras: int | None = option(
         None, Whole(), "most LoRA adapters that run at the same time (default: 1 with --enable-lora)"
     )
+    encoder_cache_size: int | None = option(
+        None,
+        Whole("EMBEDDINGS", 0, or_none=True),
+        "image embeddings to keep (default, as in vLLM: --max-num-batched-tokens, if the model takes images); "
+        "0: images only make block hashes differ",
+    )
+    max_num_encoder_input_tokens: int | None = option(
+        None,
+        Whole("EMBEDDINGS", or_none=True),
+        "image embeddings that one step may compute (default, as in vLLM: the larger of --max-num-batched-tokens "
+        "and --encoder-cache-size)",
+    )
+    disable_chunked_mm_input: bool = option(
+        False, Switch(), "compute all tokens of an image in one step; some models need it, and always do"
+    )
     kv_cache_metrics: bool = option(False, Switch(), "measure lifetime, idle time and reuse gaps of sampled blocks")
     kv_cache_metrics_sample: float = option(0.01, Number("SHARE", 0, 1), "share of blocks to sample, above 0")
     retention: str = option(

@@ -23,6 +23,8 @@ NOT_MODELLED: dict[str, str] = {
     "--mamba-block-size": "a state takes one attention block; raise --block-size to make it larger",
     "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached if --enable-prefix-caching is on",
     "--quantization": "the quantisation is read from the model's config.json",
+    "--limit-mm-per-prompt": "--encoder-cache-size sets how many embeddings of images are kept",
+    "--ec-transfer-config": "remote caches of embeddings are not modelled",
     "--scheduler-cls": "only vLLM's own schedulers are modelled",
     "--disable-sliding-window": "--disable-hybrid-kv-cache-manager treats windows as full attention",
     "--prefill-context-parallel-size": "context parallelism is not modelled",

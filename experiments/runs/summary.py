@@ -12,6 +12,7 @@ from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.sizing.cache_plan import CachePlan
 from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.options.output import OutputOptions
+from kvtwin.experiments.runs.image_figures import image_figures
 from kvtwin.experiments.runs.latencies import Latencies, as_array, served_rows
 from kvtwin.experiments.runs.memory_use import memory_use
 from kvtwin.experiments.runs.session_figures import session_figures
@@ -76,6 +77,7 @@ def summarise(
         | _hit_figures(recorder, config)
         | _cache_figures(recorder, config)
         | memory_use(recorder, config)
+        | image_figures(recorder.scheduler.statistics.encoder, config)
         | _length_figures(recorder, plan)
         | (_speculation_figures(recorder) if config.speculation else {})
         | session_figures(recorder, config)

@@ -9,6 +9,7 @@ from kvtwin.experiments.misses.text import miss_rows
 from kvtwin.experiments.options.output import OutputOptions
 from kvtwin.experiments.runs.block_metrics import block_metric_rows
 from kvtwin.experiments.runs.host_figures import host_rows
+from kvtwin.experiments.runs.image_figures import image_rows
 from kvtwin.experiments.runs.latencies import percentile_name
 from kvtwin.experiments.runs.memory_use import MEMORY_PARTS
 
@@ -114,6 +115,7 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
     if summary["first_preemption_s"] is not None:
         lines.append(row("  first preemption after (s):", f"{summary['first_preemption_s']:.2f}"))
     lines.append(row("Recomputed tokens:", _with_share(summary["recomputed_tokens"], summary["scheduled_tokens"])))
+    lines += [row(label, value) for label, value in image_rows(summary)]
     lines += [row(label, value) for label, value in host_rows(summary)]
     lines += [
         *(

@@ -36,6 +36,9 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
     if options.max_loras is not None and not options.enable_lora:
         raise UserError("--max-loras: needs --enable-lora")
     drafting = _drafting(speculation, inputs.shape)
+    encoder_cache_size = options.encoder_cache_size
+    if encoder_cache_size is None:
+        encoder_cache_size = inputs.max_num_batched_tokens if inputs.shape.takes_images else 0
     num_host_blocks = host_blocks(options, sizing, MOST_BLOCKS)
     try:
         config = EngineConfig(
@@ -63,6 +66,9 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
             async_scheduling=inputs.async_scheduling,
             max_loras=(options.max_loras or 1) if options.enable_lora else 0,
             speculation=drafting,
+            encoder_cache_size=encoder_cache_size,
+            max_num_encoder_input_tokens=options.max_num_encoder_input_tokens,
+            disable_chunked_mm_input=options.disable_chunked_mm_input or inputs.shape.keeps_images_whole,
             retention=options.retention,
             preemption_mode=options.preemption_mode,
             parallel_sampling=options.parallel_sampling,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from kvtwin.engine.block_hashes import LoraAdapter
+from kvtwin.engine.block_hashes import Image, LoraAdapter
 from kvtwin.engine.block_keys import Content, TokenContent
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.core import EngineCore
@@ -55,13 +55,14 @@ class Engine:
         content: Callable[[Sequence[int]], Content] | None = None,
         lora: str | None = None,
         salt: str | None = None,
+        images: Sequence[Image] = (),
         **request,
     ) -> Request:
         """Let a request arrive, later than all before; ``outputs`` are its first output tokens."""
         tokens = self.fresh(prompt) if isinstance(prompt, int) else prompt
         adapter = LoraAdapter(lora, f"/loras/{lora}", 1) if lora else None
-        source = content(tokens) if content else TokenContent(self.scheduler.keys, tokens, adapter, salt)
-        request = {"arrival_ns": next(self._arrivals), "lora": adapter} | request
+        source = content(tokens) if content else TokenContent(self.scheduler.keys, tokens, adapter, salt, images)
+        request = {"arrival_ns": next(self._arrivals), "lora": adapter, "images": tuple(images)} | request
         added = Request(name, len(tokens), max_tokens, source, **request)
         self.scheduler.add_request(added)
         self.requests[name] = added

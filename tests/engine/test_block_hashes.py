@@ -140,3 +140,15 @@ def test_what_a_block_is_told_apart_by(block_size, index, offset, length, salt, 
         expected.append(("cache_salt", "pepper"))
     keys = extra_keys(start, start + block_size, lora, salt, [Image("cat", offset, length)])
     assert keys == (tuple(expected) or None)
+
+
+@all_algorithms
+def test_an_image_that_comes_twice_is_hashed_alike_whether_or_not_its_hash_is_one_object(algorithm):
+    """vLLM has an object for each image; pickle would write the second time of one object as a reference."""
+    name, equal_name = "red cat", "".join(["red ", "cat"])
+    assert name is not equal_name
+    one, two = (
+        hash_function(algorithm)((b"", (1, 2), extra_keys(0, 9, images=[Image(name, 0, 2), Image(other, 2, 2)])))
+        for other in (name, equal_name)
+    )
+    assert one == two

@@ -200,7 +200,7 @@ def test_nothing_known():
     assert all(key < 0 for key in keys)
     first.append((1, 2))
     assert first.token_ids(0, 9) == []
-    assert first.extra_keys(0) is None
+    assert first.extra_keys(0, 4) is None
 
 
 def test_kinds_of_content_never_meet():

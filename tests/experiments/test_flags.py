@@ -50,6 +50,7 @@ MODELLED = {
     "--kv-offloading-size": "2.5",
     "--kv-offloading-backend": "native",
     "--data-parallel-size": "2",
+    "--disable-chunked-mm-input": None,
     "--kv-cache-metrics": None,
     "--kv-cache-metrics-sample": "0.5",
     "--speculative-config": '{"method": "ngram", "num_speculative_tokens": 2, "rejection_sample_method": "synthetic", '

@@ -1,38 +1,40 @@
 """Make parity cases with the real vLLM's answers: runs under the oracle's own interpreter.
 
-    ask_oracle.py --first SEED --count N --out DIR
+    ask_oracle.py --first SEED --count N --out DIR [--images]
 
-Writes N random cases, each as workload, configuration and log, in the layout of golden/. Of a case that vLLM itself
-refuses or crashes on, workload and configuration go to DIR/without_answer; the reason is printed.
+Writes N random cases, with --images those of them that have images, each as workload, configuration and log, in the
+layout of golden/. Of a case that vLLM itself refuses or crashes on, workload and configuration go to
+DIR/without_answer; the reason is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "oracle"), str(HERE)]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 
 import random_cases  # noqa: E402
-import vllm_oracle  # noqa: E402
+
+from tests.parity.oracle.image_oracle import ImageOracle  # noqa: E402
 
 
 def write_jsonl(path: Path, records: list) -> None:
-    path.write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode())
 
 
-def ask(seed: int, folder: Path) -> None:
-    """Write case ``seed``."""
-    config, lines = random_cases.random_case(seed)
-    oracle = vllm_oracle.Oracle(config, [dict(line) for line in lines])
+def write_case(folder: Path, name: str, config: dict, lines: list, packed: str = "") -> None:
+    """Write a case with the real scheduler's answer, its files ending in ``packed``."""
+    oracle = ImageOracle(config, [dict(line) for line in lines])
     records: list = []
     oracle.run(records.append)
-    name = f"random_{seed}"
-    write_jsonl(folder / f"{name}.workload.jsonl", lines)
-    write_jsonl(folder / f"{name}.log.jsonl", records)
+    write_jsonl(folder / f"{name}.workload.jsonl{packed}", lines)
+    write_jsonl(folder / f"{name}.log.jsonl{packed}", records)
     (folder / f"{name}.config.json").write_text(json.dumps(oracle.cfg | {"name": name}, indent=1))
 
 
@@ -49,17 +51,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--images", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    seeds = list(range(options.first, options.first + options.count))
+    if options.images:
+        seeds = [seed for seed in seeds if "encoder_cache_size" in random_cases.random_case(seed)[0]]
     refused = 0
-    for seed in range(options.first, options.first + options.count):
+    for seed in seeds:
         try:
-            ask(seed, options.out)
+            write_case(options.out, f"random_{seed}", *random_cases.random_case(seed))
         except Exception as error:
             refused += 1
             keep_unanswered(seed, options.out / "without_answer")
             print(f"case {seed}: vLLM gave no answer: {type(error).__name__}: {error}"[:300])
-    print(f"{options.count - refused} cases asked, {refused} without an answer")
+    print(f"{len(seeds) - refused} cases asked, {refused} without an answer")
     return 0
 
 

@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvtwin.engine.block_hashes import LoraAdapter
+from kvtwin.engine.block_hashes import Image, LoraAdapter
 from kvtwin.engine.block_keys import TokenContent
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.core import EngineCore
+from kvtwin.engine.encoder_cache import EncoderCache
 from kvtwin.engine.executor import Step
 from kvtwin.engine.invariants import InvariantChecker
 from kvtwin.engine.kv_events import KVEvent
@@ -27,6 +28,7 @@ from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.engine.speculation import Speculation
 from tests.parity.oracle import vllm_oracle
+from tests.parity.oracle.image_oracle import DEFAULT_CONFIG, IMAGE_DEFAULTS
 
 SAME_NAMES = (
     "num_blocks",
@@ -44,6 +46,7 @@ SAME_NAMES = (
     "scheduler_reserve_full_isl",
     "prefill_schedule_interval",
     "async_scheduling",
+    *IMAGE_DEFAULTS,
 )
 """Settings that the oracle and our engine call alike."""
 
@@ -181,7 +184,7 @@ class CaseRun:
     """Drives the engine through one case, as the oracle drives vLLM."""
 
     def __init__(self, case: dict[str, Any], lines: list[dict[str, Any]], *, check: bool = False) -> None:
-        self.case = vllm_oracle.DEFAULT_CONFIG | case
+        self.case = DEFAULT_CONFIG | case
         self.lora_numbers: dict[str, int] = {}
         for line in lines:
             if line.get("lora"):
@@ -269,14 +272,16 @@ class CaseRun:
             arrival_s = float(line["arrival_time"])
         elif self.case["arrival_time"] == "unique":
             arrival_s += index * 1e-6
+        images = [_image(image) for image in line.get("images", ())]
         return Request(
             request_id,
             len(tokens),
             int(line["output_len"]),
-            TokenContent(self.scheduler.keys, tokens, lora, line.get("cache_salt")),
+            TokenContent(self.scheduler.keys, tokens, lora, line.get("cache_salt"), images),
             arrival_ns=_in_order(arrival_s),
             priority=int(line.get("priority", 0)),
             lora=lora,
+            images=tuple(images),
             eos_token_id=line.get("eos_token_id"),
             stop_token_ids=frozenset(line.get("stop_token_ids", ())),
         )
@@ -312,6 +317,9 @@ class CaseRun:
             record["tables"] = json.loads(json.dumps(record["tables"]))
         record["free_after_schedule"] = self.scheduler.kv_cache.pool.num_free_blocks
         self._log_free_queue("free_queue_after_schedule", record)
+        if self.case["encoder_cache_size"]:
+            encodes = [[request.request_id, positions] for request, positions in step.images.items()]
+            record["encoder"] = {"encodes": encodes, "dropped": step.dropped_images}
 
     def _hashes(self, request: Request) -> list[str]:
         if not self.scheduler.config.enable_prefix_caching:
@@ -337,7 +345,7 @@ class CaseRun:
         record["finished"] = [
             [request.request_id, str(request.finish_reason)]
             for request in ended
-            if id(request) in in_step and request.finish_reason != "abort"
+            if (id(request) in in_step and request.finish_reason != "abort") or request.finish_reason == "error"
         ]
         self.prefix = self._prefix_now()
         if self.case["kv_events"]:
@@ -354,6 +362,16 @@ class CaseRun:
         record["prefix"] = dict(self.prefix)
         if self.case["kv_events"]:
             record.setdefault("kv_events", [])
+        if isinstance(encoder := self.scheduler.encoder, EncoderCache):
+            record["encoder_cache"] = {
+                "free": encoder.num_free,
+                "reclaimable": encoder.num_reclaimable,
+                "evictable": list(encoder.evictable),
+                "holders": {
+                    name: sorted(request.request_id for request in holders)
+                    for name, holders in sorted(encoder.holders.items())
+                },
+            }
 
     def _log_free_queue(self, field: str, record: dict[str, Any]) -> None:
         mode = self.case["log_free_queue"]
@@ -367,6 +385,10 @@ class CaseRun:
         counts = asdict(self.scheduler.statistics.prefix_cache)
         del counts["requests_with_hit"]
         return counts
+
+
+def _image(image: dict[str, Any]) -> Image:
+    return Image(image["hash"], image["offset_tokens"], image["length_tokens"], tuple(image.get("text_positions", ())))
 
 
 def event_to_json(event: KVEvent) -> dict[str, Any]:

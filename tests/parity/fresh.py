@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.parity.__main__ import case_names, compare_case, log_file
 from tests.parity.case import UnsupportedCaseError, engine_config, read_jsonl
 from tests.parity.kinds import events, kinds
-from tests.parity.oracle.vllm_oracle import DEFAULT_CONFIG
+from tests.parity.oracle.image_oracle import DEFAULT_CONFIG
 
 HERE = Path(__file__).resolve().parent
 ORACLE = HERE.parents[1] / ".oracle"
@@ -36,10 +36,10 @@ def set_up_oracle(folder: Path) -> dict[str, str]:
     return {"VLLM_ORACLE_SRC": str(folder / "vllm_src"), "ORACLE_PYTHON": str(folder / "venv" / "bin" / "python")}
 
 
-def ask_oracle(variables: dict[str, str], first_seed: int, count: int, folder: Path) -> None:
-    """Have the real vLLM answer ``count`` random cases into ``folder``."""
+def ask_oracle(variables: dict[str, str], first_seed: int, count: int, folder: Path, *, images: bool) -> None:
+    """Have the real vLLM answer ``count`` random cases into ``folder``; with ``images`` only those that have some."""
     command = [variables["ORACLE_PYTHON"], str(HERE / "ask_oracle.py"), "--out", str(folder)]
-    command += ["--first", str(first_seed), "--count", str(count)]
+    command += ["--first", str(first_seed), "--count", str(count)] + ["--images"] * images
     subprocess.run(command, check=True, env=os.environ | variables, stderr=subprocess.DEVNULL)
 
 
@@ -80,13 +80,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make parity", description=__doc__.split("\n\n")[0])
     parser.add_argument("--count", type=int, default=300, help="cases (300)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="first seed (the time)")
+    parser.add_argument("--images", action="store_true", help="only the cases that have images, about one in four")
     parser.add_argument("--keep", type=Path, help="keep the cases in this folder")
     options = parser.parse_args()
     variables = set_up_oracle(ORACLE)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         print(f"seeds {options.seed} to {options.seed + options.count - 1}", flush=True)
-        ask_oracle(variables, options.seed, options.count, folder)
+        ask_oracle(variables, options.seed, options.count, folder, images=options.images)
         totals, kind_counts, event_counts = compare_folder(folder)
         unanswered = case_names(folder / "without_answer")
         wrong = not_refused(folder)

@@ -25,6 +25,8 @@ def kinds(config: Config, lines: Iterable[dict[str, Any]]) -> set[str]:
         and config["long_prefill_token_threshold"] > 0,
         "prefill interval": config["prefill_schedule_interval"] > 1,
         "LoRA": bool(config["max_loras"]),
+        "images": config["encoder_cache_size"] > 0,
+        "whole images": config["encoder_cache_size"] > 0 and config["disable_chunked_mm_input"],
     }
     threshold, block_size = config["long_prefill_token_threshold"], config["block_size"]
     found |= {
@@ -93,6 +95,9 @@ def events(log: Iterable[dict[str, Any]]) -> Counter[str]:
         counts["blocks copied for hits on parts"] += len(record.get("cow_copies", ()))
         counts["stops before the length"] += sum(1 for _, reason in record.get("finished", ()) if reason == "stop")
         counts["drafts verified"] += sum(len(drafts) for _, drafts in record.get("spec", ()))
+        encoder = record.get("encoder", {"encodes": (), "dropped": ()})
+        counts["images encoded"] += sum(len(positions) for _, positions in encoder["encodes"])
+        counts["images dropped"] += len(encoder["dropped"])
         counts["aborts"] += len(record.get("aborted", ()))
         counts["resets"] += "reset_prefix_cache" in record
         counts["stalled cases"] += bool(record.get("stalled"))

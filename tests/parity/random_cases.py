@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+from random_images import draw_images
 from random_workloads import random_workload
 
 Config = dict[str, Any]
@@ -40,7 +41,9 @@ def random_case(seed: int) -> tuple[Config, list[dict[str, Any]]]:
     if rng.random() < 0.65:
         rng.choice((_draw_attention_groups, _draw_state_groups))(rng, config)
     _draw_limits(rng, config)
-    return config, random_workload(rng, config)
+    lines = random_workload(rng, config)
+    draw_images(random.Random(f"parity/images/{seed}"), config, lines)
+    return config, lines
 
 
 def _draw_sizes(rng: random.Random) -> Config:

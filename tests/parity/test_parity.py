@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.parity import image_cases
 from tests.parity.__main__ import case_names, log_file, main
 from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
 from tests.parity.compare import compare
-from tests.parity.oracle.vllm_oracle import DEFAULT_CONFIG
+from tests.parity.oracle.image_oracle import DEFAULT_CONFIG
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 GOLDEN_RANDOM = HERE / "golden_random"
-CASES = [(folder, name) for folder in (GOLDEN, GOLDEN_RANDOM) for name in case_names(folder)]
+GOLDEN_IMAGES = HERE / "golden_images"
+CASES = [(folder, name) for folder in (GOLDEN, GOLDEN_RANDOM, GOLDEN_IMAGES) for name in case_names(folder)]
 
 
 def load(folder, name):
@@ -38,9 +40,18 @@ def test_the_cases_in_scope_are_here():
     assert len(case_names(GOLDEN)) == 37
 
 
-def test_the_comparison_sees_a_wrong_decision():
+def test_cases_on_images_are_as_they_are_written_down():
+    assert case_names(GOLDEN_IMAGES) == sorted(image_cases.CASES)
+    for name, (config, lines) in image_cases.CASES.items():
+        case, kept_lines, _ = load(GOLDEN_IMAGES, name)
+        written = DEFAULT_CONFIG | image_cases.BASE | config | {"name": name}
+        assert (case, kept_lines) == (written, json.loads(json.dumps(lines)))
+
+
+@pytest.mark.parametrize(("folder", "name"), [(GOLDEN, "ops"), (GOLDEN_IMAGES, "aborted")])
+def test_the_comparison_sees_a_wrong_decision(folder, name):
     """A negative control: every kind of field, changed once, is noticed."""
-    case, lines, log = load(GOLDEN, "ops")
+    case, lines, log = load(folder, name)
     for field in {field for record in log for field in record} - {"step"}:
         forged = copy.deepcopy(log)
         record = next(record for record in forged if field in record)

@@ -25,7 +25,9 @@ def records(draw):
         "stretches": draw(st.lists(numbers, min_size=len(ends), max_size=len(ends))),
     }
     offset = draw(st.integers(0, prompt_tokens - 1))
-    image = ImageSpan(draw(st.text()), offset, draw(st.integers(1, prompt_tokens - offset)))
+    length = draw(st.integers(1, prompt_tokens - offset))
+    text = tuple(sorted(draw(st.sets(st.integers(0, length - 1)))))
+    image = ImageSpan(draw(st.text()), offset, length, text)
     session = draw(st.none() | st.text())
     return RequestRecord(
         request_id=draw(st.text()),
@@ -156,7 +158,23 @@ def good(rest: str = "") -> str:
         ),
         (
             good(', "images": [{"hash": "h", "offset_tokens": 2, "x": 2}]'),
-            "images[0]: 'x': unknown key, expected one of hash, offset_tokens, length_tokens",
+            "images[0]: 'x': unknown key, expected one of hash, offset_tokens, length_tokens, text_positions",
+        ),
+        (
+            good(
+                ', "images": [{"hash": "h", "offset_tokens": 0, "length_tokens": 2}, '
+                '{"hash": "h", "offset_tokens": 1, "length_tokens": 2}]'
+            ),
+            "images[1]: offset_tokens: expected at least 2, behind the image before, got 1",
+        ),
+        *(
+            (
+                good(
+                    f', "images": [{{"hash": "h", "offset_tokens": 0, "length_tokens": 2, "text_positions": {text}}}]'
+                ),
+                f"images[0]: text_positions: expected ascending positions from 0 to 1, got {text}",
+            )
+            for text in ("[1, 1]", "[2]", "[-1]")
         ),
         ('{"arrival_ns": 1}', "id: expected this key, but it is missing"),
     ],

@@ -39,7 +39,7 @@ _KEYS = (
     "think_time_ns",
     "after",
 )
-_IMAGE_KEYS = ("hash", "offset_tokens", "length_tokens")
+_IMAGE_KEYS = ("hash", "offset_tokens", "length_tokens", "text_positions")
 _AFTER_KEYS = ("id", "delay_ns", "dispatched")
 
 
@@ -137,10 +137,7 @@ def _values(record: RequestRecord) -> dict[str, Any]:
     if record.lora_name is not None:
         values["lora"] = record.lora_name
     if record.images:
-        values["images"] = [
-            dict(zip(_IMAGE_KEYS, (image.content_hash, image.offset_tokens, image.length_tokens), strict=True))
-            for image in record.images
-        ]
+        values["images"] = [_image_values(image) for image in record.images]
     if record.session is not None:
         values["session"] = record.session
     if record.think_time_ns is not None:
@@ -226,19 +223,41 @@ def _check_hash_ids(row: JsonRow, record: RequestRecord) -> None:
 
 
 def _images(row: JsonRow, prompt_tokens: int) -> tuple[ImageSpan, ...]:
-    spans = []
+    spans: list[ImageSpan] = []
     for image_row in row.objects("images") if "images" in row.values else ():
         _refuse_unknown_keys(image_row, _IMAGE_KEYS)
         span = ImageSpan(
             content_hash=image_row.text("hash"),
             offset_tokens=image_row.integer("offset_tokens", minimum=0),
             length_tokens=image_row.integer("length_tokens", minimum=1),
+            text_positions=_text_positions(image_row),
         )
         end = span.offset_tokens + span.length_tokens
         if end > prompt_tokens:
             raise image_row.error("length_tokens", f"expected an end within {prompt_tokens} prompt tokens, got {end}")
+        if spans and (first := spans[-1].offset_tokens + spans[-1].length_tokens) > span.offset_tokens:
+            raise image_row.error(
+                "offset_tokens", f"expected at least {first}, behind the image before, got {span.offset_tokens}"
+            )
         spans.append(span)
     return tuple(spans)
+
+
+def _text_positions(image_row: JsonRow) -> tuple[int, ...]:
+    if "text_positions" not in image_row.values:
+        return ()
+    positions, length = image_row.integers("text_positions"), image_row.integer("length_tokens", minimum=1)
+    if any(after <= before for before, after in pairwise((-1, *positions, length))):
+        raise image_row.error(
+            "text_positions", f"expected ascending positions from 0 to {length - 1}, got {shown(positions)}"
+        )
+    return tuple(positions)
+
+
+def _image_values(image: ImageSpan) -> dict[str, Any]:
+    of_all = (image.content_hash, image.offset_tokens, image.length_tokens)
+    values: dict[str, Any] = dict(zip(_IMAGE_KEYS, of_all, strict=False))
+    return values | ({"text_positions": list(image.text_positions)} if image.text_positions else {})
 
 
 def _predecessor(row: JsonRow) -> Predecessor:
