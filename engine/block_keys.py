@@ -49,6 +49,12 @@ class KeySpace:
         self._last_private_key -= 1
         return self._last_private_key
 
+    def private_keys(self, count: int) -> int:
+        """``count`` such keys: the first of them, from which they go downwards."""
+        first = self._last_private_key - 1
+        self._last_private_key -= count
+        return first
+
     def key_of_hash(self, block_hash: bytes) -> int:
         """The key that stands for ``block_hash``."""
         key = self._hash_keys.get(block_hash)
@@ -91,12 +97,12 @@ class Content:
 
     def extend_keys(self, keys: list[int], num_keys: int) -> None:
         """Append the keys of further full blocks until there are ``num_keys``; the key space's lookahead is known."""
-        self._extend_by_content(keys, num_keys)
+        self.extend_shared_keys(keys, num_keys)
         while len(keys) < num_keys:
             keys.append(self._space.private_key())
 
-    def _extend_by_content(self, keys: list[int], num_keys: int) -> None:
-        """Append the keys of those further full blocks that other requests may share."""
+    def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
+        """Append the keys of those further full blocks that other requests may share, until there are ``num_keys``."""
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Take note of output tokens. They do not matter where token ids are unknown."""
@@ -132,10 +138,11 @@ class TokenContent(Content):
     def token_ids(self, start: int, end: int) -> list[int]:
         return self._tokens[start:end].tolist()
 
-    def _extend_by_content(self, keys: list[int], num_keys: int) -> None:
+    def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
         space = self._space
         hash_block_size, block_hash, lookahead = space.hash_block_size, space.hash, space.hash_lookahead_tokens
         parent = space.hash_of_key(keys[-1]) if keys else space.root_hash
+        num_keys = min(num_keys, (len(self._tokens) - lookahead) // hash_block_size)
         while parent is not None and len(keys) < num_keys:
             index = len(keys)
             start, end = index * hash_block_size, (index + 1) * hash_block_size
@@ -184,7 +191,7 @@ class PrefixIdContent(Content):
         self._bases: list[int] = []
         """Position in the key space of each id seen so far."""
 
-    def _extend_by_content(self, keys: list[int], num_keys: int) -> None:
+    def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
         hash_block_size, ends = self._space.hash_block_size, self._ends
         first_unnamed = min(num_keys, self._num_named_blocks)
         while len(keys) < first_unnamed:

@@ -89,7 +89,7 @@ class Scheduler:
             raise ValueError(f"request id {request.request_id!r}: a request with this id is still running")
         reason = None if self.config.vllm_strict else self._never_fits(request)
         if reason:
-            self._end(request, FinishReason.REJECTED, reason)
+            self.end(request, FinishReason.REJECTED, reason)
             return
         self.live[request.request_id] = request
         self.waiting.append(request)
@@ -434,9 +434,10 @@ class Scheduler:
         self.encoder.release(request)
         del self.live[request.request_id]
         self._finished_since_step.append(request)
-        self._end(request, reason, message)
+        self.end(request, reason, message)
 
-    def _end(self, request: Request, reason: FinishReason, message: str = "") -> None:
+    def end(self, request: Request, reason: FinishReason, message: str = "") -> None:
+        """Count a request as ended that the engine does not hold any more."""
         request.status = RequestStatus.FINISHED
         request.finish_reason = reason
         request.finish_message = message
@@ -466,5 +467,9 @@ class Scheduler:
         if self._must_skip(head) or head in self.encoder.mismatched:
             return
         self.waiting.pop()
+        self._finish(head, *self.why_stuck(head))
+
+    def why_stuck(self, head: Request) -> tuple[FinishReason, str]:
+        """How a request ends that even the idle engine cannot admit."""
         message = f"{head.num_tokens} tokens cannot be computed in one step of {self.config.token_budget}"
-        self._finish(head, FinishReason.CAPACITY if head.num_output_tokens else FinishReason.REJECTED, message)
+        return FinishReason.CAPACITY if head.num_output_tokens else FinishReason.REJECTED, message

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from kvtwin.engine.compiled.loop.step_time import CALIBRATED
+from kvtwin.sim.step_costs import StepCosts
 from kvtwin.sim.step_shape import StepShape
 
 MOST_NS = 1e15
@@ -72,6 +75,13 @@ class CalibratedStepTime:
         is_padded = num_sequences <= self._padded_up_to
         base_ns = self._decode.at_next(num_sequences) if is_padded else self._decode.at(num_sequences)
         return base_ns + self._decode_context * context_tokens
+
+    def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts:
+        """Constants, then both tables at every size."""
+        numbers = [self._decode_context, self._context, self._pair, self._sequence, self._sample]
+        numbers += [self._decode_ns(sequences, 0) for sequences in range(most_sequences + 1)]
+        numbers += [self._prefill.at(tokens) for tokens in range(most_tokens + 1)]
+        return StepCosts(CALIBRATED, array("d", numbers))
 
     def describe(self) -> dict[str, float | int | str]:
         """The coefficients in nanoseconds, and what was measured where; tables as text."""

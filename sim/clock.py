@@ -34,6 +34,12 @@ class Clock:
         """The present instant."""
         return int(self.environment.now)
 
+    @property
+    def next_ns(self) -> int | None:
+        """When the next event is due; None if there is none."""
+        time = self.environment.peek()
+        return None if time == simpy.core.Infinity else int(time)
+
     def call_at(self, time_ns: int, function: Callable[[simpy.Event], None]) -> None:
         """Call ``function`` at ``time_ns``, with an event that it may ignore. ValueError: the instant has passed."""
         event = self.environment.timeout(time_ns - self.now_ns)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
+from kvtwin.engine.compiled.loop.step_time import LINEAR
+from kvtwin.sim.step_costs import StepCosts
 from kvtwin.sim.step_shape import StepShape
 
 COEFFICIENTS = (
@@ -48,6 +51,10 @@ class LinearStepTime:
             + self._sequence * shape.num_sequences
             + self._pair * shape.prefill_attention_pairs
         )
+
+    def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts:
+        """The coefficients."""
+        return StepCosts(LINEAR, array("d", (self._step, self._prefill, self._context, self._sequence, self._pair)))
 
     def describe(self) -> dict[str, float | int | str]:
         """The coefficients in nanoseconds."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import NamedTuple
 
-from kvtwin.engine.executor import AdmissionStop, Step
+from kvtwin.engine.executor import Admission, AdmissionStop, Step
 from kvtwin.engine.request import FinishReason, Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.engine.statistics import EngineStatistics
@@ -232,10 +232,10 @@ class Recorder:
         if not record.knows_prefix and not samples[0].is_warm_up:  # but what further samples share is known
             self.num_requests_unknown_prefix += 1
 
-    def schedule(self, step: Step, scheduled_ns: int) -> None:
-        """A step was scheduled."""
+    def admit(self, admitted: Sequence[Admission], scheduled_ns: int) -> int:
+        """Requests were admitted to a step that was scheduled; return the tokens that they hit."""
         hit_tokens = 0
-        for admission in step.admitted:
+        for admission in admitted:
             row = self._open[admission.request]
             if admission.resumed:
                 row.resumed_hit_tokens += admission.num_hit_tokens
@@ -251,6 +251,11 @@ class Recorder:
                 hit_tokens += admission.num_hit_tokens
             if self._reserves:
                 row.admitted_step, row.reserved_slots = len(self.steps.scheduled_ns), admission.request.num_slots
+        return hit_tokens
+
+    def schedule(self, step: Step, scheduled_ns: int) -> None:
+        """A step was scheduled."""
+        hit_tokens = self.admit(step.admitted, scheduled_ns)
         columns = self.steps
         columns.scheduled_ns.append(scheduled_ns)
         columns.sequences.append(len(step.requests))
@@ -295,6 +300,10 @@ class Recorder:
             row.last_token_ns = now_ns
         if num_delivered:
             self.output_tokens_per_s[now_ns // SECOND_NS] += num_delivered
+
+    def deliver_first(self, request: Request, first_token_ns: int) -> None:
+        """The first token of ``request`` was delivered at this time."""
+        self._open[request].first_token_ns = first_token_ns
 
     def end(self, request: Request, now_ns: int) -> bool:
         """A request ended, for whatever reason; return whether all samples of its record have."""

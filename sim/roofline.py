@@ -7,10 +7,13 @@ Pipeline stages are taken one after the other, without overlap between steps.
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 
+from kvtwin.engine.compiled.loop.step_time import NO_WINDOW, ROOFLINE
 from kvtwin.engine.sizing.model_shape import ModelShape, WeightFormat
 from kvtwin.sim.gpu_spec import GpuSpec
+from kvtwin.sim.step_costs import StepCosts
 from kvtwin.sim.step_shape import StepShape
 
 MEMORY_EFFICIENCY = 0.85
@@ -126,9 +129,7 @@ class RooflineStepTime:
         if sequences == 0:
             return 0
         tokens = decodes + prefill_tokens
-        read = self._dense_ns
-        for miss, num_ns in self._experts:
-            read += num_ns * (1.0 - miss**tokens)
+        read = self._read_ns(tokens)
         arithmetic = self._token_gemm_ns * tokens
         total = self._fixed_ns + (read if read > arithmetic else arithmetic)
         if sampled:
@@ -146,6 +147,22 @@ class RooflineStepTime:
                 arithmetic += decode_pair_ns * seen + prefill_pair_ns * min(pairs, prefill_tokens * window)
         total += read if read > arithmetic else arithmetic
         return round(total + self._token_link_ns * tokens)
+
+    def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts:
+        """Constants, four numbers per window, and what is read of the matrices by the number of tokens."""
+        numbers = [self._fixed_ns, self._token_gemm_ns, self._head_ns, self._sampled_gemm_ns]
+        numbers += [self._written_ns, self._state_ns, self._token_link_ns, 0.0]
+        for window, *costs in self._windows:
+            numbers += [NO_WINDOW if window is None else window, *costs]
+        numbers += [self._read_ns(tokens) for tokens in range(most_tokens + 1)]
+        return StepCosts(ROOFLINE, array("d", numbers), len(self._windows))
+
+    def _read_ns(self, tokens: int) -> float:
+        """Time to read the matrices, but for the output head."""
+        read = self._dense_ns
+        for miss, num_ns in self._experts:
+            read += num_ns * (1.0 - miss**tokens)
+        return read
 
     def describe(self) -> dict[str, float | int | str]:
         """The data-sheet rates and the assumptions behind a prediction."""

@@ -14,6 +14,9 @@ class ServerObserver:
     :class:`kvtwin.engine.pool_listener.PoolListener` of changes to blocks.)
     """
 
+    looks_into_steps = True
+    """Whether it looks at more of steps than who is admitted and who is preempted; else it is told of these alone."""
+
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """A request, one of the samples of ``record``, reached the server."""
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import simpy
 
+from kvtwin.engine.compiled.loop.run import HANGS, IDLE, NEEDS_ROOM, SOMEBODY_ENDED, TOO_LATE, WAKES_LATER
+from kvtwin.engine.compiled.machine_code import machine_code
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.core import EngineCore
 from kvtwin.engine.executor import Executor, Step, StepResult
@@ -21,9 +23,12 @@ from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.sim.clients import Clients
 from kvtwin.sim.clock import Clock
+from kvtwin.sim.compiled_engine import CompiledEngine
+from kvtwin.sim.compiled_settings import reasons_against
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.requests import RequestFactory
 from kvtwin.sim.server_observer import ServerObserver
+from kvtwin.sim.simulated_executor import SimulatedExecutor
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.request_record import RequestRecord
 
@@ -60,6 +65,7 @@ class ServerSimulation:
         on_progress: Callable[[int], None] | None = None,
         on_refusal: Callable[[str, str], None] | None = None,
         num_warm_up_requests: int = 0,
+        compiled: bool = True,
     ) -> None:
         """An executor that is a :class:`ServerObserver` hears of everything before ``observers`` do.
 
@@ -72,12 +78,14 @@ class ServerSimulation:
         ``observers`` hear of them too.
 
         ``check`` verifies every invariant of the engine after every step, which is slow. ``observe`` makes an observer
-        of the engine's decisions.
+        of the engine's decisions. ``compiled`` lets the compiled loop decide where it can.
         """
         self.scheduler = Scheduler(config)
         self.recorder = Recorder(self.scheduler)
         self.observers: list[ServerObserver] = [executor] if isinstance(executor, ServerObserver) else []
         """Who else hears of every request and step; fill it before the run."""
+        self._told = self.observers
+        """Who of them is told: beside the compiled loop the executor is not, since it executes nothing."""
         self._clock = clock or Clock()
         self._shares_clock = clock is not None
         self._clients = Clients(self._clock, self.serve, max_concurrency)
@@ -108,6 +116,12 @@ class ServerSimulation:
         """When the latest step whose duration is known ends."""
         self._steps_without_output = 0
         self._idle: simpy.Event | None = None
+        self._max_concurrency = max_concurrency
+        self._has_observer = observe is not None
+        self._may_compile = compiled
+        self._compiled: CompiledEngine | None = None
+        self.why_plain: tuple[str, ...] = ()
+        """Why the run is decided by the plain scheduler; empty if by the compiled loop, which decides the same."""
 
     def run(self, workload: Iterable[RequestRecord]) -> Recorder:
         """Serve ``workload``, whose records come in order of ``arrival_ns``; return what was recorded.
@@ -118,6 +132,7 @@ class ServerSimulation:
         """
         if self.scheduler.config.retention != "lru":
             self._turns_left.update(record.session for record in workload if record.session is not None)
+        self._compiled = self._make_compiled()
         self._clients.start(workload)
         self.start()
         self._clock.environment.run()
@@ -125,10 +140,13 @@ class ServerSimulation:
 
     def start(self) -> None:
         """Let the engine's loop turn as the clock runs."""
-        self._clock.environment.process(self._engine_loop())
+        loop = self._engine_loop() if self._compiled is None else self._compiled_loop(self._compiled)
+        self._clock.environment.process(loop)
 
     def close(self) -> Recorder:
         """End the record where the run stands; for whoever caught what ended it early."""
+        if self._compiled:
+            self._compiled.hand_back()
         self.recorder.close(self._clock.now_ns, self._unfinished(), sum(1 for _ in self._clients.unsent()))
         return self.recorder
 
@@ -147,6 +165,8 @@ class ServerSimulation:
         is_warm_up = self._num_warm_up_left > 0
         self._num_warm_up_left -= 1
         if self._num_warm_up_left == -1:
+            if self._compiled:
+                self._compiled.flush()
             self.recorder.start_anew()
         refusal = self._factory.refusal(record)
         if refusal:
@@ -161,7 +181,7 @@ class ServerSimulation:
             request.is_warm_up = is_warm_up
         self.recorder.arrive(samples, record, now_ns)
         for request in samples:
-            for observer in self.observers:
+            for observer in self._told:
                 observer.arrived(request, record, now_ns)
             self._record_of[request] = record
             try:
@@ -170,7 +190,7 @@ class ServerSimulation:
                 raise WorkloadError(record.source, str(error)) from None
         if samples[0].is_finished:  # and so are the others: they are equally long
             self._report_refusal(record, samples[0].finish_message)
-            self._collect_ended()
+            self._collect_ended(now_ns)
         elif self._idle is not None:
             self._idle.succeed()
             self._idle = None
@@ -179,14 +199,14 @@ class ServerSimulation:
         if self._on_refusal:
             self._on_refusal(record.source, reason)
 
-    def _collect_ended(self) -> bool:
+    def _collect_ended(self, now_ns: int) -> bool:
         """Tell the recorder which requests ended, and the clients whose samples have all ended; whether any did."""
         ended = self.scheduler.take_ended()
         for request in ended:
             record = self._record_of.pop(request)
-            for observer in self.observers:
-                observer.ended(request, self._clock.now_ns)
-            if self.recorder.end(request, self._clock.now_ns):
+            for observer in self._told:
+                observer.ended(request, now_ns)
+            if self.recorder.end(request, now_ns):
                 self._request_done(record)
         return bool(ended)
 
@@ -217,7 +237,7 @@ class ServerSimulation:
             step = core.schedule_next()
             if step is not None:
                 self._submit(step)
-                moved = self._collect_ended() or bool(step.requests or step.preempted or step.finished)
+                moved = self._collect_ended(clock.now_ns) or bool(step.requests or step.preempted or step.finished)
             if core.must_collect():
                 result = self._collect_oldest()
                 # The end is past if the loop was idle behind a step without requests.
@@ -257,7 +277,52 @@ class ServerSimulation:
             observer.processed(step, self._clock.now_ns)
         if self._checker:
             self._checker.check()
-        self._collect_ended()
+        self._collect_ended(self._clock.now_ns)
+
+    # ---------------------------------------------------------------- the same, compiled
+
+    def _make_compiled(self) -> CompiledEngine | None:
+        """The compiled loop, if it can decide this run."""
+        config, executor = self.scheduler.config, self._executor
+        others = [observer for observer in self.observers if not isinstance(observer, SimulatedExecutor)]
+        reasons = list(reasons_against(config)) if self._may_compile else ["the plain one was asked for"]
+        costs = None
+        if isinstance(executor, SimulatedExecutor) and not reasons:
+            costs = executor.step_costs(config.max_running_requests, config.token_budget)
+        if costs is None and not reasons:
+            reasons.append("steps whose time only the executor knows")
+        if self._checker or self._has_observer or any(one.looks_into_steps for one in others):
+            reasons.append("somebody watches every step")
+        if not reasons and machine_code() is None:
+            reasons.append("nothing is compiled here")
+        self.why_plain = tuple(reasons)
+        if costs is None or reasons:
+            return None
+        self._told = others
+        return CompiledEngine(self.scheduler, self.recorder, costs)
+
+    def _compiled_loop(self, engine: CompiledEngine) -> Generator[simpy.Event, Any, None]:
+        """``_engine_loop``, by the compiled loop: it runs to the next event of the clock, or to an end that matters."""
+        clock = self._clock
+        must_tell = self._max_concurrency is not None
+        while True:
+            engine.take_arrivals(self._record_of, must_tell=must_tell)
+            why = engine.run(clock.now_ns, clock.next_ns)
+            if why in (SOMEBODY_ENDED, IDLE, HANGS) and engine.now_ns > clock.now_ns:
+                yield clock.after_arrivals(engine.now_ns)
+            engine.tell(self._told, self._collect_ended)
+            if why == NEEDS_ROOM:
+                engine.make_room()
+            elif why == WAKES_LATER:
+                yield clock.after_arrivals(engine.wake_ns)
+            elif why == IDLE:
+                self._idle = clock.environment.event()
+                yield self._idle
+                yield clock.after_arrivals(clock.now_ns)
+            elif why == HANGS:
+                return
+            elif why == TOO_LATE:
+                raise OverflowError("the simulated time passes 292 years")
 
     def _makes_no_progress(self) -> bool:
         """Whether requests preempt each other for ever (vLLM can; see docs/deviations.md)."""

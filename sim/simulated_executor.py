@@ -12,6 +12,7 @@ from kvtwin.sim.draft_acceptance import DraftAcceptance
 from kvtwin.sim.host_link import HostLink
 from kvtwin.sim.requests import EOS_TOKEN
 from kvtwin.sim.server_observer import ServerObserver
+from kvtwin.sim.step_costs import HasStepCosts, StepCosts
 from kvtwin.sim.step_shape import step_shape
 from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.request_record import RequestRecord
@@ -41,6 +42,13 @@ class SimulatedExecutor(Executor[PredictedStep], ServerObserver):
         self._host_link = host_link
         self._acceptance = acceptance
         self._known_outputs: dict[Request, tuple[Sequence[int] | None, int]] = {}
+
+    def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts | None:
+        """The step-time model in numbers; None where it has none, or a step depends on more than its shape."""
+        model = self._step_time
+        if self._host_link or self._acceptance or not isinstance(model, HasStepCosts):
+            return None
+        return model.step_costs(most_sequences, most_tokens)
 
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """Remember what ``request`` will say, if that matters: known tokens, or where it ends by itself.

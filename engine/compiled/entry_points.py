@@ -1,7 +1,7 @@
 """What Python may call of the machine code. Everything is an int there: a number, or the address of an array.
 
-A *table* is an array with two ints per array of a ``PoolArrays`` or the like: its address and its length. It is made
-once, so that a call hands over one address and not twenty.
+A *table* is an array with two ints per array of a ``PoolArrays`` or ``LoopArrays``: its address and its length. So a
+call, and each call within the machine code, hands over one address and not twenty arrays.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from importlib import import_module
 from typing import Any
 
 from kvtwin.engine.compiled import pool_functions
-from kvtwin.engine.compiled.arrays import PoolArrays
+from kvtwin.engine.compiled.loop import run as loop_run
+from kvtwin.engine.compiled.loop import take as loop_take
 
 NUM_PARAMETERS = {"allocate": 4, "touch": 3, "free": 3, "register": 4, "find_leading": 4, "find_all": 4}
+NUM_PARAMETERS |= {"run": 3, "take": 7}
 """Of each entry point."""
 
 
@@ -25,34 +27,8 @@ def table_of(arrays: Iterable[Any]) -> array[int]:
 
 def entry_points() -> dict[str, Callable[..., int]]:
     """The functions of ``NUM_PARAMETERS``, for numba to compile."""
-    numba: Any = import_module("numba")
-    carray, jitable = numba.carray, numba.extending.register_jitable
-    integers = numba.types.CPointer(numba.types.int64)
-
-    @numba.extending.intrinsic  # type: ignore[untyped-decorator]
-    def pointer(_context: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-        return integers(address), generate
-
-    @jitable  # type: ignore[untyped-decorator]
-    def array_at(address: Any, length: Any) -> Any:
-        return carray(pointer(address), (length,))
-
-    @jitable  # type: ignore[untyped-decorator]
-    def pool_at(address: Any) -> Any:
-        table = array_at(address, 16)
-        return PoolArrays(
-            array_at(table[0], table[1]),
-            array_at(table[2], table[3]),
-            array_at(table[4], table[5]),
-            array_at(table[6], table[7]),
-            array_at(table[8], table[9]),
-            array_at(table[10], table[11]),
-            array_at(table[12], table[13]),
-            array_at(table[14], table[15]),
-        )
+    types: Any = import_module("kvtwin.engine.compiled.numba_types")
+    pool_at, loop_at, array_at = types.pool_at, types.loop_at, types.array_at
 
     def allocate(pool: int, count: int, blocks: int, lost_keys: int) -> int:
         pool_functions.allocate(pool_at(pool), count, array_at(blocks, count), 0, array_at(lost_keys, count))
@@ -76,5 +52,12 @@ def entry_points() -> dict[str, Callable[..., int]]:
         pool_functions.find_all(pool_at(pool), array_at(keys, count), count, array_at(blocks, count))
         return 0
 
-    found = (allocate, touch, free, register, find_leading, find_all)
+    def run(loop: int, now_ns: int, until_ns: int) -> int:
+        return loop_run.run(loop_at(loop), now_ns, until_ns)
+
+    def take(loop: int, request: int, given: int, count: int, place: int, room: int, private_key: int) -> int:
+        loop_take.take(loop_at(loop), request, array_at(given, count), place, room, private_key)
+        return 0
+
+    found = (allocate, touch, free, register, find_leading, find_all, run, take)
     return {function.__name__: function for function in found}

@@ -93,8 +93,8 @@ def _key() -> str:
     parts = [version("numba"), version("llvmlite"), sys.version, llvm.get_host_cpu_name()]
     parts.append(llvm.get_host_cpu_features().flatten())
     digest = hashlib.sha256("\n".join(parts).encode())
-    for source in sorted(_SOURCES.glob("*.py")):
-        digest.update(source.name.encode() + source.read_bytes())
+    for source in sorted(_SOURCES.rglob("*.py")):
+        digest.update(str(source.relative_to(_SOURCES)).encode() + source.read_bytes())
     return digest.hexdigest()[:32]
 
 

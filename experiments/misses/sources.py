@@ -50,6 +50,8 @@ class MissSources(ServerObserver):
     one by one: else other requests held blocks whose number changed meanwhile, and it is an estimate.
     """
 
+    looks_into_steps = False
+
     def __init__(self, config: EngineConfig) -> None:
         self._caches = config.enable_prefix_caching
         self._block_size = config.alignment_tokens if self._caches else config.block_size

@@ -1,0 +1,307 @@
+"""The compiled loop in the place of scheduler, core and executor of a simulated server."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+
+from kvtwin.engine.compiled.loop import run as loop_run
+from kvtwin.engine.compiled.loop import state as at
+from kvtwin.engine.compiled.loop import take as loop_take
+from kvtwin.engine.compiled.machine_code import machine_code
+from kvtwin.engine.executor import Admission, Step
+from kvtwin.engine.request import FinishReason, Request
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.sim.compiled_settings import make_memory
+from kvtwin.sim.recording import Recorder
+from kvtwin.sim.server_observer import ServerObserver
+from kvtwin.sim.step_costs import StepCosts
+from kvtwin.workloads.request_record import RequestRecord
+
+_COUNTS = {
+    "num_steps": at.NUM_STEPS,
+    "num_scheduled_tokens": at.NUM_SCHEDULED_TOKENS,
+    "num_recomputed_tokens": at.NUM_RECOMPUTED_TOKENS,
+    "num_preemptions": at.NUM_PREEMPTED,
+    "phantom_hit_tokens": at.NUM_PHANTOM_HIT_TOKENS,
+}
+"""Statistics of the engine, and where the loop counts them."""
+
+_REASONS = {at.STOP: FinishReason.STOP, at.LENGTH: FinishReason.LENGTH, at.CAPACITY: FinishReason.CAPACITY}
+
+_MOST_ROWS = 65_536
+"""Rows of steps that are kept before the recorder takes them over."""
+
+
+class CompiledEngine:
+    """Takes over who waits in a scheduler's queue, and tells the recorder what the loop did with them.
+
+    The scheduler keeps its statistics, its block pool, whose memory is the loop's too, and the requests that live.
+    """
+
+    def __init__(self, scheduler: Scheduler, recorder: Recorder, costs: StepCosts) -> None:
+        self._scheduler = scheduler
+        self._recorder = recorder
+        self._memory = make_memory(scheduler, costs)
+        self._numbers = self._memory["numbers"]
+        self._block_size = scheduler.config.block_size
+        self._caches = scheduler.config.enable_prefix_caching
+        self._code = machine_code()
+        self._requests: list[Request | None] = [None] * self._memory.num_rows("requests")
+        """Of each row, the request that it stands for."""
+        self._free_rows = list(range(len(self._requests)))[::-1]
+        self._leaving: list[int] = []
+        """Rows of ended requests; a step in flight may still name them."""
+        self._arena_end = 0
+        self._num_taken = 0
+        self._loras: dict[str, int] = {}
+        self._counted = dict.fromkeys(_COUNTS, 0)
+
+    @property
+    def now_ns(self) -> int:
+        """How far the loop has come."""
+        return int(self._numbers[at.NOW_NS])
+
+    @property
+    def wake_ns(self) -> int:
+        """When it goes on, if it waits for the end of a step."""
+        return int(self._numbers[at.WAKE_NS])
+
+    # ---------------------------------------------------------------- requests arrive
+
+    def take_arrivals(self, record_of: Mapping[Request, RequestRecord], *, must_tell: bool) -> None:
+        """Take over the scheduler's queue; ``must_tell``: somebody waits for the end of every request."""
+        waiting = self._scheduler.waiting
+        while waiting:
+            request = waiting.pop()
+            record = record_of[request]
+            self._take(request, record, must_tell=must_tell or record.session is not None)
+
+    def _take(self, request: Request, record: RequestRecord, *, must_tell: bool) -> None:
+        stop_tokens = 0 if request.eos_token_id is None else request.num_prompt_tokens + record.output_tokens
+        most_tokens = min(request.max_total_tokens, stop_tokens or request.max_total_tokens)
+        room = -(-(most_tokens + self._scheduler.config.max_steps_in_flight) // self._block_size) + 1
+        lora = self._loras.setdefault(request.lora.name, len(self._loras) + 1) if request.lora else 0
+        self._num_taken += 1
+        given = array(
+            "q",
+            (
+                request.num_prompt_tokens,
+                request.max_total_tokens,
+                stop_tokens,
+                request.priority,
+                request.arrival_ns,
+                self._num_taken,
+                lora,
+                request.is_warm_up,
+                must_tell,
+                len(request.block_keys) if self._caches else 0,
+            ),
+        )
+        if self._caches:
+            given.extend(self._shared_keys(request, record, room))
+        place = self._new_place(room)
+        row = self._new_row(request)
+        if lora >= self._memory.num_rows("lora_holders"):
+            self._memory.resize("lora_holders", 2 * lora)
+        private_key = self._scheduler.keys.private_keys(room)
+        if self._code:
+            address, count = given.buffer_info()
+            table = self._memory.table()
+            self._code.take(table.buffer_info()[0], row, address, count, place, room, private_key)
+        else:
+            loop_take.take(self._memory.views(), row, given, place, room, private_key)
+
+    def _shared_keys(self, request: Request, record: RequestRecord, room: int) -> list[int]:
+        """Keys of the leading blocks that others may share, outputs included that are known beforehand."""
+        keys = list(request.block_keys)
+        if request.parent is None and record.output_token_ids:
+            request.content.append(record.output_token_ids)
+        request.content.extend_shared_keys(keys, room)
+        return keys
+
+    def _new_row(self, request: Request) -> int:
+        if not self._free_rows:
+            self._free_left_rows()
+        if not self._free_rows:
+            count = len(self._requests)
+            for name in ("requests", "passed_over", "ended"):
+                self._memory.resize(name, 2 * count)
+            self._requests += [None] * count
+            self._free_rows = list(range(count, 2 * count))[::-1]
+        row = self._free_rows.pop()
+        self._requests[row] = request
+        return row
+
+    def _free_left_rows(self) -> None:
+        """Rows of ended requests that no step in flight names any more are free."""
+        still_named = []
+        for row in self._leaving:
+            if self._field(row, at.NUM_STEPS_IN_FLIGHT):
+                still_named.append(row)
+            else:
+                self._free_rows.append(row)
+        self._leaving = still_named
+
+    def _new_place(self, room: int) -> int:
+        """Where ``room`` blocks fit in the arenas, which are cleared of what ended if they are full."""
+        if self._arena_end + room > self._memory.num_rows("keys"):
+            self._move_together(room)
+        place = self._arena_end
+        self._arena_end += room
+        return place
+
+    def _move_together(self, room: int) -> None:
+        memory, rows = self._memory, self._memory["requests"]
+        live = [row for row, request in enumerate(self._requests) if request is not None]
+        live = [row for row in live if self._field(row, at.ROOM_BLOCKS)]
+        num_live_blocks = sum(self._field(row, at.ROOM_BLOCKS) for row in live)
+        length = memory.num_rows("keys")
+        while length < 2 * (num_live_blocks + room):
+            length *= 2
+        old = {name: memory[name] for name in ("keys", "tables")}
+        for name in old:
+            memory.resize(name, 0)
+            memory.resize(name, length)
+        self._arena_end = 0
+        for row in live:
+            start, count = self._field(row, at.FIRST_BLOCK), self._field(row, at.ROOM_BLOCKS)
+            for name, numbers in old.items():
+                memory[name][self._arena_end : self._arena_end + count] = numbers[start : start + count]
+            rows[row * at.NUM_FIELDS + at.FIRST_BLOCK] = self._arena_end
+            self._arena_end += count
+
+    def _field(self, row: int, field: int) -> int:
+        return int(self._memory["requests"][row * at.NUM_FIELDS + field])
+
+    # ---------------------------------------------------------------- the loop
+
+    def run(self, now_ns: int, until_ns: int | None) -> int:
+        """Go on from ``now_ns`` until something outside may happen; return why (:mod:`...compiled.loop.run`)."""
+        until_ns = at.LAST_NS if until_ns is None else until_ns
+        if self._code:
+            return self._code.run(self._memory.table().buffer_info()[0], now_ns, until_ns)
+        return int(loop_run.run(self._memory.views(), now_ns, until_ns))
+
+    def make_room(self) -> None:
+        """Let the recorder take over the tables, and make the log as long as an iteration may need."""
+        self.flush()
+        num_live = self._numbers[at.NUM_RUNNING] + self._numbers[at.NUM_WAITING]
+        length = self._memory.num_rows("log")
+        while length < 4 * num_live + 64:
+            length *= 2
+        self._memory.resize("log", length)
+
+    # ---------------------------------------------------------------- what is recorded
+
+    def tell(self, observers: Sequence[ServerObserver], collect_ended: Callable[[int], object]) -> None:
+        """Tell recorder and observers what became of requests; ``collect_ended`` is called after each that ended."""
+        count = self._numbers[at.LOG_ROWS]
+        if not count:
+            return
+        self._numbers[at.LOG_ROWS] = 0
+        width = at.COLUMNS["log"]
+        log = self._memory["log"][: count * width].tolist()
+        step, step_ns = Step(-1), 0
+        for first in range(0, len(log), width):
+            kind, now_ns, row, num_tokens, num_hit_tokens, was_preempted, index = log[first : first + width]
+            if step.index != index or kind == at.LOG_ENDED:
+                self._tell_step(step, step_ns, observers)
+                step, step_ns = Step(index), now_ns
+            request = self._requests[row]
+            assert request is not None
+            if kind == at.LOG_PREEMPTED:
+                request.num_highest_computed_tokens = num_tokens
+                step.preempted.append(request)
+            elif kind == at.LOG_ADMITTED:
+                request.num_tokens = num_tokens
+                if request.session is not None and self._caches:
+                    request.block_keys = self._keys(row, num_tokens // self._block_size)
+                step.admitted.append(Admission(request, num_hit_tokens, [], bool(was_preempted)))
+            else:
+                self._end(request, row)
+                collect_ended(now_ns)
+        self._tell_step(step, step_ns, observers)
+
+    def _tell_step(self, step: Step, now_ns: int, observers: Sequence[ServerObserver]) -> None:
+        """What ``Scheduler.schedule`` and ``ServerSimulation`` do with who is admitted and who is preempted."""
+        if not step.admitted and not step.preempted:
+            return
+        if self._scheduler.config.enable_prefix_caching:
+            self._scheduler.statistics.record_admissions(step.admitted, asks_host=False)
+        self._recorder.admit(step.admitted, now_ns)
+        for observer in observers:
+            observer.scheduled(step, now_ns)
+
+    def _end(self, request: Request, row: int) -> None:
+        """``Scheduler._finish`` but for the blocks, which are free already."""
+        request.num_tokens = self._field(row, at.NUM_TOKENS)
+        request.num_highest_computed_tokens = self._field(row, at.HIGHEST_COMPUTED)
+        request.num_preemptions = self._field(row, at.NUM_PREEMPTIONS)
+        if request.session is not None and self._caches:
+            request.block_keys = self._keys(row, self._field(row, at.NUM_KEYS))
+        first_token_ns = self._field(row, at.FIRST_TOKEN_NS)
+        if first_token_ns != at.NEVER:
+            self._recorder.deliver_first(request, first_token_ns)
+        code = self._field(row, at.REASON)
+        message = ""
+        if code == at.STUCK:
+            reason, message = self._scheduler.why_stuck(request)
+        else:
+            reason = _REASONS[code]
+            if reason is FinishReason.CAPACITY:
+                message = self._scheduler.kv_cache.why_never_fits(request, request.num_tokens) or ""
+        del self._scheduler.live[request.request_id]
+        self._requests[row] = None
+        self._leaving.append(row)
+        self._scheduler.end(request, reason, message)
+
+    def _keys(self, row: int, count: int) -> list[int]:
+        first = self._field(row, at.FIRST_BLOCK)
+        return self._memory["keys"][first : first + count].tolist()
+
+    def flush(self) -> None:
+        """Let the recorder and the statistics take over the rows and the counts so far."""
+        steps = self._recorder.steps
+        rows = self._take_rows("step_rows", at.STEP_ROWS)
+        for column, name in enumerate(at.STEP_COLUMNS):
+            getattr(steps, name).extend(rows[column :: len(at.STEP_COLUMNS)])
+        nothing = array("q", bytes(8 * (len(rows) // len(at.STEP_COLUMNS))))
+        for name in ("unused_slots", "saved_blocks", "loaded_blocks", "pinned_blocks"):
+            getattr(steps, name).extend(nothing)
+        rows = self._take_rows("run_rows", at.RUN_ROWS)
+        steps.start_ns.extend(rows[::2])
+        steps.end_ns.extend(rows[1::2])
+        for name, number, counter in (
+            ("latencies", at.LATENCY_ROWS, self._recorder.inter_token_latencies_ns),
+            ("seconds", at.SECOND_ROWS, self._recorder.output_tokens_per_s),
+        ):
+            rows = self._take_rows(name, number)
+            for value, times in zip(rows[::2], rows[1::2], strict=True):
+                counter[value] += times
+        statistics = self._scheduler.statistics
+        for name, number in _COUNTS.items():
+            counted = self._numbers[number]
+            setattr(statistics, name, getattr(statistics, name) + counted - self._counted[name])
+            self._counted[name] = counted
+
+    def _take_rows(self, name: str, number: int) -> array[int]:
+        count = self._numbers[number]
+        self._numbers[number] = 0
+        if count and self._memory.num_rows(name) < _MOST_ROWS:
+            old = self._memory[name]
+            self._memory.resize(name, _MOST_ROWS)
+            return old[: count * at.COLUMNS[name]]
+        return self._memory[name][: count * at.COLUMNS[name]]
+
+    def hand_back(self) -> None:
+        """Give the scheduler its requests back, as far as they have not ended: the run is over."""
+        self.flush()
+        running = self._memory["running"][: self._numbers[at.NUM_RUNNING]]
+        self._scheduler.running = [request for row in running if (request := self._requests[row])]
+        row = self._numbers[at.FIRST_WAITING]
+        while row != at.NOBODY:
+            request = self._requests[row]
+            assert request is not None
+            self._scheduler.waiting.append(request)
+            row = self._field(row, at.NEXT_WAITING)

@@ -1,0 +1,23 @@
+"""What the compiled loop knows of a step-time model: numbers, since it cannot ask Python how long a step takes."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class StepCosts(NamedTuple):
+    """A step-time model as numbers (:mod:`kvtwin.engine.compiled.loop.step_time`)."""
+
+    form: int
+    """LINEAR, ROOFLINE or CALIBRATED."""
+    numbers: array[float]
+    num_windows: int = 0
+
+
+@runtime_checkable
+class HasStepCosts(Protocol):
+    """A step-time model that can say what it does in numbers."""
+
+    def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts:
+        """For steps of at most so many sequences and tokens."""
