@@ -45,7 +45,7 @@ def test_cases_on_images_are_as_they_are_written_down():
     for name, (config, lines) in image_cases.CASES.items():
         case, kept_lines, _ = load(GOLDEN_IMAGES, name)
         written = DEFAULT_CONFIG | image_cases.BASE | config | {"name": name}
-        assert (case, kept_lines) == (written, json.loads(json.dumps(lines)))
+        assert (DEFAULT_CONFIG | case, kept_lines) == (written, json.loads(json.dumps(lines)))
 
 
 @pytest.mark.parametrize(("folder", "name"), [(GOLDEN, "ops"), (GOLDEN_IMAGES, "aborted")])
