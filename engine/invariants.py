@@ -199,13 +199,15 @@ class InvariantChecker:
                 continue
             if _may_be_registered_by_another(cache, request, index, position):
                 continue
+            num_hashes = num_tokens // self._scheduler.config.hash_block_size
+            request.content.extend_keys(request.block_keys, num_hashes)
             _require(
-                cache.prefix_key(request, index, num_tokens) == pool.keys[block],
+                request.block_keys[num_hashes - 1] * len(cache.groups) + index == pool.keys[block],
                 "{} has a block under a wrong key",
                 request,
             )
             is_at_place = position * block_size < num_tokens <= (position + 1) * block_size
-            _require(is_at_place or cache.groups[index].hits_wait_a_step, "{} has a block at a wrong place", request)
+            _require(is_at_place or cache.groups[index].kind == "mamba", "{} has a block at a wrong place", request)
 
     def _check_forks(self, cache: KVCacheManager) -> None:
         forks = cache.forks
@@ -238,7 +240,7 @@ class InvariantChecker:
                 continue
             end = start + num_tokens
             for index, group in enumerate(cache.groups):
-                if group.hits_wait_a_step:  # states, not tokens
+                if group.kind == "mamba":  # states, not tokens
                     continue
                 size, table = group.block_size, request.block_tables[index]
                 for position in range(start // size, -(-end // size)):

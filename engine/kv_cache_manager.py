@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
-from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
+from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK
 from kvtwin.engine.cache_groups import Span, StateSpaceGroup, make_groups
 from kvtwin.engine.cache_groups.boundaries import worth_resending
 from kvtwin.engine.config import EngineConfig
@@ -22,7 +22,7 @@ from kvtwin.engine.kv_events import KVEventLog
 from kvtwin.engine.multi_key_pool import MultiKeyPool
 from kvtwin.engine.observer import Observer
 from kvtwin.engine.part_hits import PartHits
-from kvtwin.engine.part_keys import PartKeys, PromptEndKeys, StateKeys
+from kvtwin.engine.part_keys import make_part_keys, make_pool
 from kvtwin.engine.phantom_blocks import PhantomBlocks
 from kvtwin.engine.pool_listener import TablePart
 from kvtwin.engine.prefix_lookup import PrefixLookup
@@ -46,7 +46,8 @@ class KVCacheManager:
         self._max_model_len = config.max_model_len
         self._caches = config.enable_prefix_caching
         self.groups = make_groups(config)
-        self.pool, self._part_hits = self._make_pool(config)
+        self.pool = make_pool(config, self.groups)
+        self._part_hits = PartHits(self.pool, self.groups) if isinstance(self.pool, MultiKeyPool) else None
         self._common_block_tokens = config.common_block_tokens
         self._hits_drop_a_block = config.hits_drop_a_block
         self._forgetful = [index for index, group in enumerate(self.groups) if group.forgets]
@@ -57,8 +58,10 @@ class KVCacheManager:
         self.events = KVEventLog(keys, self.groups) if config.enable_kv_cache_events else None
         self._keyed_alignment_tokens = 1 if config.hits_parts else config.common_block_tokens
         self._registration = [
-            (index, group.block_size, group.num_dropped_blocks, self._part_keys(index, config))
-            for index, group in enumerate(self.groups)
+            (index, group.block_size, group.num_dropped_blocks, part_keys)
+            for index, (group, part_keys) in enumerate(
+                zip(self.groups, make_part_keys(config, self.groups, self._part_hits, self.events), strict=True)
+            )
         ]
         """What :meth:`register`, which every request calls in every step, has to know of each group."""
         self._nothing: BlockTables = [[] for _ in self.groups]
@@ -69,25 +72,6 @@ class KVCacheManager:
         self.host_memory = [memory for memory in (self.swap, self.offload) if memory]
         self.pool.listeners += [listener for listener in (self.events, self.offload) if listener]
         self._observer = Observer()
-
-    def _make_pool(self, config: EngineConfig) -> tuple[BlockPool, PartHits | None]:
-        """A pool; where parts of blocks or states are cached, one in which blocks have several keys, and their hits."""
-        has_parts = any(group.block_size > config.hash_block_size for group in self.groups)
-        if not config.enable_prefix_caching or not (has_parts or config.caches_states):
-            return BlockPool(config.num_blocks), None
-        pool = MultiKeyPool(config.num_blocks, [group.block_size for group in self.groups])
-        return pool, PartHits(pool, self.groups)
-
-    def _part_keys(self, index: int, config: EngineConfig) -> PartKeys | None:
-        """What gives blocks of group ``index`` the keys of parts, if it has such blocks."""
-        group = self.groups[index]
-        if not isinstance(self.pool, MultiKeyPool) or self._part_hits is None:
-            return None
-        if isinstance(group, StateSpaceGroup):
-            return StateKeys(index, self.groups, config, self.pool, self.events, self._part_hits)
-        if group.kind == "full_attention" and group.block_size > config.hash_block_size:
-            return PromptEndKeys(index, self.groups, config, self.pool, self.events)
-        return None
 
     def observe(self, observer: Observer) -> None:
         """Tell ``observer`` from now on what requests find, ask for, get and let go."""
@@ -184,13 +168,6 @@ class KVCacheManager:
         if num_groups == 1:
             return keys if start == 0 and end is None else keys[start:end]
         return [key * num_groups + group_index for key in keys[start:end]]
-
-    def prefix_key(self, request: Request, group_index: int, num_tokens: int) -> int:
-        """The key under which a group caches the first ``num_tokens`` tokens of ``request``."""
-        num_keys = num_tokens // self._keys.hash_block_size
-        if len(request.block_keys) < num_keys:
-            request.content.extend_keys(request.block_keys, num_keys)
-        return request.block_keys[num_keys - 1] * len(self.groups) + group_index
 
     def _all_keys(self, request: Request, group_index: int) -> list[int]:
         """Keys of all parts of a group's blocks: one for each hash."""

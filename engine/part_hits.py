@@ -19,7 +19,7 @@ class PartHits:
     """
 
     def __init__(self, pool: MultiKeyPool, groups: Sequence[CacheGroup]) -> None:
-        self._pool = pool
+        self.pool = pool
         self._groups = groups
         self._kept: dict[tuple[Request, int], tuple[int, int]] = {}
         """Position and block of the state that a request and group will lose from the cache if they are not copied."""
@@ -50,18 +50,18 @@ class PartHits:
         """
         if not self.is_copied(request, group_index, span, table):
             return []
-        (copy,) = self._pool.allocate(1)
+        (copy,) = self.pool.allocate(1)
         if span.is_admission:
             position = span.start // self._groups[group_index].block_size
             source, table[position] = table[position], copy
-            self._pool.ref_counts[copy] += 1
+            self.pool.ref_counts[copy] += 1
         else:
             _, source = self._kept.pop((request, group_index))
-            self._pool.move_keys(source, copy)
-            self._pool.ref_counts[source] += 1
+            self.pool.move_keys(source, copy)
+            self.pool.ref_counts[source] += 1
             group = self._groups[group_index]
             assert isinstance(group, StateSpaceGroup)
-            group.unwritten.add(self._pool.keys[copy])
+            group.unwritten.add(self.pool.keys[copy])
         self._copies.append(BlockCopy(group_index, source, copy))
         return [copy] if span.is_admission else []
 
@@ -69,5 +69,5 @@ class PartHits:
         """The copies of the step that was decided, in its groups' order; what is held for them is let go."""
         copies = sorted(self._copies, key=lambda copy: copy.group_index)
         self._copies.clear()
-        self._pool.free([block for copy in copies for block in (copy.source, copy.destination)])
+        self.pool.free([block for copy in copies for block in (copy.source, copy.destination)])
         return copies

@@ -38,8 +38,6 @@ class CacheGroup(ABC):
     """Whether the specification says ``window_tokens``."""
     forgets = False
     """Whether blocks are let go while the request runs."""
-    hits_wait_a_step = False
-    """Whether a block cannot be hit yet in the step that registers it."""
 
     def __init__(self, spec: CacheGroupSpec, settings: EngineSettings) -> None:
         self.spec = spec

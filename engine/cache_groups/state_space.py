@@ -29,7 +29,6 @@ class StateSpaceGroup(CacheGroup):
     """
 
     forgets = True
-    hits_wait_a_step = True
 
     def __init__(self, spec: CacheGroupSpec, settings: EngineSettings) -> None:
         super().__init__(spec, settings)
