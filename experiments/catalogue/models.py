@@ -13,7 +13,6 @@ from kvtwin.experiments.catalogue.names import unknown_name
 from kvtwin.experiments.errors import UserError
 
 _CONFIGS = Path(__file__).parent / "configs"
-_MOST_LAYERS = 10_000
 
 
 def model_names() -> list[str]:
@@ -50,10 +49,6 @@ def _model_configs() -> list[dict[str, Any]]:
 
 
 def _shape(config: dict[str, Any], name: str) -> ModelShape:
-    for part in (config, config.get("text_config")):
-        layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
-        if isinstance(layers, int) and layers > _MOST_LAYERS:
-            raise UserError(f"{name}: num_hidden_layers: expected at most {_MOST_LAYERS}, got {layers}")
     try:
         return read_hf_config(config, name)
     except ModelConfigError as error:
