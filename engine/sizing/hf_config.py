@@ -87,7 +87,7 @@ def _language_part(config: dict[str, Any], name: str) -> dict[str, Any]:
             raise ModelConfigError(f"{name}: {key} must be an object, not {inner!r}"[:200])
         outer = {key: part[key] for key in _OF_THE_WHOLE if part.get(key) is not None}
         model_type = inner.get("model_type") or part.get("model_type")
-        part = {**outer, **{key: value for key, value in inner.items() if value is not None}, "model_type": model_type}
+        part = {**outer, **inner, "model_type": model_type}
     return part
 
 
@@ -145,7 +145,10 @@ def _weight_format(quantization: Quantization | None, dtype: str) -> WeightForma
 
 
 def _other_params(fields: Fields, hidden: int) -> int:
-    """Parameters outside the layers, embedding and head: what Gemma's small models look up per layer."""
-    if not fields.count("hidden_size_per_layer_input") or fields.model_type not in ("gemma3n", "gemma4"):
+    """Parameters outside layers, embedding and head: what Gemma's small models look up for each layer."""
+    width = fields.count("hidden_size_per_layer_input")
+    if not width or fields.model_type not in ("gemma3n", "gemma4"):
         return 0
-    return 0
+    of_all_layers = fields.num_layers() * width
+    streams = 2 * max(0, fields.count("altup_num_inputs") - 1) * hidden * hidden  # into AltUp's streams and back
+    return of_all_layers * (fields.integer("vocab_size_per_layer_input") + hidden) + width + streams

@@ -114,7 +114,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "kimi_k2": {".router_bias": True},
     "kimi_linear": {".router_bias": True},
     "lfm2": {"conv_L_cache": 3, "tie_word_embeddings": True, ".qk_norm": "head"},
-    "lfm2_moe": {"conv_L_cache": 3, "tie_word_embeddings": True, ".qk_norm": "head"},
+    "lfm2_moe": {".router_bias": True, "conv_L_cache": 3, "tie_word_embeddings": True, ".qk_norm": "head"},
     "llama": {},
     "llama4": {"head_dim": 128, "attention_chunk_size": 8192, "no_rope_layer_interval": 4},
     "mimo": {".qkv_bias": True},

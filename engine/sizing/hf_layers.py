@@ -22,7 +22,7 @@ def layer_shape(
     """Layer number ``index``: its attention or state, and its dense or expert MLP, in the checkpoint's bytes."""
     hidden = fields.integer("hidden_size")
     mixer = _mixer(fields, index, hidden, planned)
-    mixer["norm_params"] += fields.count(".norms") * hidden
+    mixer["norm_params"] += fields.count(".norms") * hidden + _per_layer_input_params(fields, hidden)
     experts = expert_fields(fields, index, planned, hidden)
     sharded, unquantised = mlp_params(fields, index, planned, hidden, has_experts=bool(experts))
     if quantization:
@@ -31,6 +31,19 @@ def layer_shape(
     mixer["sharded_params"] += sharded
     mixer["norm_params"] += unquantised
     return LayerShape(**mixer, **experts)
+
+
+def _per_layer_input_params(fields: Fields, hidden: int) -> int:
+    """Gemma 3n and 4: what a layer makes of its own embedding; Gemma 3n: AltUp and LAuReL (its model card)."""
+    width = fields.count("hidden_size_per_layer_input")
+    if not width or fields.model_type not in ("gemma3n", "gemma4"):
+        return 0
+    params = 2 * hidden * width + hidden
+    if fields.model_type == "gemma3n":
+        streams = fields.integer("altup_num_inputs")
+        params += 2 * hidden + hidden * streams + streams**2 + streams**3
+        params += 2 * hidden * fields.integer("laurel_rank") + hidden
+    return params
 
 
 def _format(
@@ -71,7 +84,7 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
     query, key_value = heads * head, kv_heads * (head + head_v)
     gate = 2 if fields.flag("attn_output_gate") else 1
     sharded = hidden * query * gate + heads * head_v * hidden
-    kv_params = 0 if planned.shares_cache and fields.model_type == "gemma4" else hidden * key_value
+    kv_params = 0 if planned.shares_cache else hidden * key_value
     norm_params = 0
     if fields.flag("attention_bias") and not fields.flag(".qkv_bias"):
         has_output_bias = fields.get("attention_out_bias") is not False and fields.model_type != "glm4_moe"
@@ -102,7 +115,7 @@ def _query_key_norms(fields: Fields, heads: int, kv_heads: int, head: int, share
     if kind == "heads":
         return (heads + kv_heads) * head
     if kind == "head" or fields.flag("use_qk_norm"):
-        return head if shares_cache and fields.model_type == "gemma4" else 2 * head
+        return head if shares_cache else 2 * head
     return 0
 
 

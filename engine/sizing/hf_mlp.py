@@ -35,7 +35,8 @@ def mlp_params(fields: Fields, index: int, planned: PlannedLayer, hidden: int, h
     shared = _matrices(fields) * hidden * shared_width(fields)
     latent = 2 * hidden * fields.count("moe_latent_size")
     beside = _matrices(fields) * hidden * dense_width(fields, index) if fields.flag("enable_moe_block") else 0
-    return shared + latent + beside, router + shared_gate
+    norms = 4 * hidden + experts if beside else 0  # Gemma 4: of the router, of experts and of the MLP beside them
+    return shared + latent + beside, router + shared_gate + norms
 
 
 def widest_activation(fields: Fields, layers: list[PlannedLayer], hidden: int) -> int:

@@ -169,31 +169,18 @@ def test_the_table_of_groups(capsys):
 
 
 def test_states_are_planned_as_the_real_planner_does(capsys):
-<<<<<<< HEAD
-    """vLLM 0.33.0's planner, asked with a page of 672 x 4,096 bytes per layer of states; a checkpoint takes a block."""
-=======
     """vLLM 0.33.0's planner, asked with the layers that its model class makes: pages of 1,312 x 4,096 bytes."""
->>>>>>> 06cb224 (Configurations by family: layers as vLLM's model classes make them, quantised weights by module, what nobody reads is refused by name)
     options = ["--model", "NVIDIA-Nemotron-Nano-9B-v2", "--max-num-batched-tokens", "8192"]
     options += ["--max-num-seqs", "256"]
     data = json.loads(run(capsys, *options, "--kv-cache-memory-bytes", "4GiB", "--json")[1])
     assert data["num_blocks"] == 199
     groups = [(group["kind"], group["block_size"], len(group["layers"])) for group in data["groups"]]
-<<<<<<< HEAD
-    assert groups == [("mamba", 672, 4)] * 6 + [("mamba", 672, 3), ("full_attention", 672, 4)]
-    assert {group["page_bytes"] // len(group["layers"]) for group in data["groups"]} == {2_752_512}
-    for more, longest in ((), 118_944), (("--no-enable-prefix-caching",), 128_352):
+    assert groups == [("mamba", 1312, 4)] * 6 + [("mamba", 1312, 3), ("full_attention", 1312, 4)]
+    assert {group["page_bytes"] // len(group["layers"]) for group in data["groups"]} == {5_373_952}
+    for more, longest in ((), 104_960), (("--no-enable-prefix-caching",), 123_328):
         code, _, err = run(capsys, *options, "--kv-cache-memory-bytes", "2200000000", *more)
         assert code == 2
         assert f"the estimated maximum model length is {longest}." in err
-=======
-    assert groups == [("mamba", 1312, 4)] * 6 + [("mamba", 1312, 3), ("full_attention", 1312, 4)]
-    assert {group["page_bytes"] // len(group["layers"]) for group in data["groups"]} == {5_373_952}
-    options.append("--no-enable-prefix-caching")
-    code, _, err = run(capsys, *options, "--kv-cache-memory-bytes", "2200000000")
-    assert code == 2
-    assert "the estimated maximum model length is 123328." in err
->>>>>>> 06cb224 (Configurations by family: layers as vLLM's model classes make them, quantised weights by module, what nobody reads is refused by name)
 
 
 def test_states_in_other_dtypes(capsys):

@@ -57,7 +57,7 @@ class _AnyAttribute(type):
     def __getattr__(cls, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
-        return name
+        return _anything(name)
 
 
 class _Stub(types.ModuleType):
@@ -68,12 +68,16 @@ class _Stub(types.ModuleType):
     def __getattr__(self, name: str):
         if name.startswith("__"):
             raise AttributeError(name)
-        return _AnyAttribute(name, (), {"__init__": lambda self, *args, **values: None})
+        return _anything(name)
+
+
+def _anything(name: str) -> type:
+    return _AnyAttribute(name, (), {"__init__": lambda self, *args, **values: None})
 
 
 class _StubFinder:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "torchvision":
+        if name.split(".")[0] in ("torchvision", "cutlass", "cuda", "quack"):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -182,9 +186,14 @@ def fake_kernels() -> None:
 
     for name in ("attention.attention", "fused_moe.layer"):
         importlib.import_module(f"vllm.model_executor.layers.{name}")
+    item = torch.Tensor.item
+    torch.Tensor.item = lambda self: 1.0 if self.is_meta else item(self)
     type(current_platform).current_device = classmethod(lambda cls: "meta")
+    type(current_platform).device_type = "meta"
+    torch.cuda.Stream = torch.cuda.Event = Kernel
     flash_attention.__getattr__ = _nothing_to_call
-    latent_attention.get_mla_prefill_backend = lambda *args, **values: Kernel
+    prefill = importlib.import_module("vllm.v1.attention.backends.mla.prefill")
+    prefill.get_mla_prefill_backend = latent_attention.get_mla_prefill_backend = lambda *args, **values: Kernel
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm."):
             for attribute, fake in (("get_attn_backend", get_attn_backend), ("FusedMoEFactory", Experts)):
@@ -205,6 +214,8 @@ def language_config(config: dict) -> dict:
     if isinstance(text, dict):
         outer = {key: config[key] for key in ("dtype", "torch_dtype", "tie_word_embeddings") if key in config}
         config = {**outer, **text, "architectures": [TEXT_ARCHITECTURES[config["model_type"]]]}
+    elif config["model_type"] == "qwen2_5_vl":
+        config |= {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
     config.pop("quantization_config", None)
     if config.get("model_type") != "gpt_oss":
         config.pop("rope_scaling", None)
@@ -330,6 +341,10 @@ def main() -> int:
             case["answer"] = answer(case)
             print(f"{case['name']}: {case['answer']['num_blocks']} blocks")
         except Exception as error:
+            if os.environ.get("DEBUG"):
+                import traceback
+
+                traceback.print_exc(limit=-6)
             case["answer"] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]}
             print(f"{case['name']}: {case['answer']['error']}")
     path.write_text("[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]\n")
