@@ -11,7 +11,7 @@ from array import array
 from collections import defaultdict
 
 from kvtwin.engine.compiled.loop.step_time import NO_WINDOW, ROOFLINE
-from kvtwin.engine.sizing.model_shape import ModelShape, WeightFormat
+from kvtwin.engine.sizing.model_shape import ModelShape
 from kvtwin.sim.gpu_spec import GpuSpec
 from kvtwin.sim.step_costs import StepCosts
 from kvtwin.sim.step_shape import StepShape
@@ -58,7 +58,7 @@ class RooflineStepTime:
     ) -> None:
         """ValueError: sizes that tensor parallelism does not divide, or an unknown cache dtype."""
         tp = tensor_parallel_size
-        fmt = shape.weight_format or WeightFormat("assumed 1 byte", 1.0, 1.0, float(shape.dtype_bytes))
+        fmt = shape.weight_format
         use_fp8 = fmt.name.startswith("fp8") and gpu.fp8_flops_per_s > 0
         peak = gpu.fp8_flops_per_s if use_fp8 else gpu.bf16_flops_per_s
         byte_ns = 1e9 / (gpu.memory_bytes_per_s * MEMORY_EFFICIENCY)
@@ -71,19 +71,20 @@ class RooflineStepTime:
         written_bytes = state_bytes = 0
         for layer in shape.layers:
             params = layer.dense_params_on_rank(tp)
+            own = layer.weight_format or fmt
             dense_params += params
-            dense_bytes += params * fmt.linear_bytes + layer.norm_params * fmt.other_bytes
+            dense_bytes += params * own.linear_bytes + layer.norm_params * fmt.other_bytes
             if layer.num_experts:
                 expert_params += layer.active_experts * layer.expert_params / tp
                 miss = 1 - layer.active_experts / layer.num_experts
-                experts[miss] += layer.num_experts * layer.expert_params / tp * fmt.expert_bytes
-            spec = layer.spec.on_rank(tp)
-            token_bytes = spec.token_bytes(kv_cache_dtype, shape.dtype)
-            written_bytes += token_bytes
-            state_bytes += spec.sequence_state_bytes(shape.dtype)
-            costs = windows[spec.window_tokens]
+                experts[miss] += layer.num_experts * layer.expert_params / tp * own.expert_bytes
+            for spec in (spec.on_rank(tp) for spec in layer.specs):
+                token_bytes = spec.token_bytes(kv_cache_dtype, shape.dtype)
+                written_bytes += token_bytes * spec.has_cache
+                state_bytes += spec.sequence_state_bytes(shape.dtype)
+                windows[spec.window_tokens][0] += token_bytes
+            costs = windows[layer.spec.window_tokens]
             heads = layer.query_heads / tp
-            costs[0] += token_bytes
             costs[1] += 2 * heads * layer.attention_width
             costs[2] += 2 * heads * layer.prefill_attention_width
 

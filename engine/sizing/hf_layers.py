@@ -1,102 +1,105 @@
-"""Counting the parameters of one decoder layer from the fields of a config.json."""
+"""One decoder layer from the fields of a config.json: what it keeps, and its parameters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kvtwin.engine.sizing.hf_fields import Fields
-from kvtwin.engine.sizing.layer_spec import LayerKind, LayerSpec
-from kvtwin.engine.sizing.model_shape import LayerShape, ModelConfigError
+from kvtwin.engine.sizing.hf_layer_kinds import PlannedLayer, block
+from kvtwin.engine.sizing.hf_mlp import expert_fields, mlp_params
+from kvtwin.engine.sizing.hf_quantization import Quantization
+from kvtwin.engine.sizing.hf_states import state_mixer, without_attention
+from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, LayerSpec
+from kvtwin.engine.sizing.model_shape import LayerShape, ModelConfigError, WeightFormat
+
+INDEXER_SCALE_VALUES = 128
+"""Values of an indexer's key that share one float32 scale (DeepSeek-V3.2, report of 2025)."""
 
 
-def layer_shape(fields: Fields, index: int, kind: LayerKind, window: int | None, dtype: str) -> LayerShape:
-    """Layer number ``index``: its attention or state, and its dense or expert MLP."""
+def layer_shape(
+    fields: Fields, index: int, planned: PlannedLayer, quantization: Quantization | None, dtype: str
+) -> LayerShape:
+    """Layer number ``index``: its attention or state, and its dense or expert MLP, in the checkpoint's bytes."""
     hidden = fields.integer("hidden_size")
-    mixer = _mixer(fields, hidden, kind, window)
-    mixer["norm_params"] += int(fields["norms"]) * hidden
-    if fields.model_type == "nemotron_h":  # a layer is a mixer or an MLP without a gate
-        mixer["sharded_params"] += (kind == "mlp") * 2 * hidden * _dense_width(fields)
-        return LayerShape(**mixer)
-    if not _is_expert_layer(fields, index):
-        width = _dense_width(fields)
-        mixer["sharded_params"] += 3 * hidden * width
-        return LayerShape(**mixer)
-    experts = _num_experts(fields)
-    width = _expert_width(fields)
-    biased = fields.model_type == "gpt_oss"
-    router = hidden * experts + experts * (biased or fields.model_type in ("deepseek_v3", "kimi_k2"))
-    shared = _shared_width(fields)
-    shared_gate = hidden * (fields.get("shared_expert_intermediate_size") is not None)
-    mixer["sharded_params"] += 3 * hidden * shared
-    mixer["norm_params"] += router + shared_gate  # kept in the model's dtype when experts are quantised
-    return LayerShape(
-        **mixer,
-        num_experts=experts,
-        active_experts=fields.count("num_experts_per_tok", "experts_per_token") or 1,
-        expert_params=3 * hidden * width + biased * (2 * width + hidden),
-    )
+    mixer = _mixer(fields, index, hidden, planned)
+    mixer["norm_params"] += fields.count(".norms") * hidden + _per_layer_input_params(fields, hidden)
+    experts = expert_fields(fields, index, planned, hidden)
+    sharded, unquantised = mlp_params(fields, index, planned, hidden, has_experts=bool(experts))
+    if quantization:
+        mixer_params = mixer["sharded_params"] + mixer["kv_params"] + mixer["replicated_params"]
+        mixer["weight_format"] = _format(quantization, index, planned, (mixer_params, sharded), DTYPE_BYTES[dtype])
+    mixer["sharded_params"] += sharded
+    mixer["norm_params"] += unquantised
+    return LayerShape(**mixer, **experts)
 
 
-def mlp_activation_values(fields: Fields) -> int:
-    """Values per token of the widest MLP: gate and up together, and their product."""
-    dense = (2 if fields.model_type == "nemotron_h" else 3) * _dense_width(fields)
-    if not _num_experts(fields):
-        return dense
-    chosen = fields.count("num_experts_per_tok", "experts_per_token") or 1
-    width = _expert_width(fields)
-    return max(
-        dense if fields.get("first_k_dense_replace") else 0,
-        chosen * (max(2 * width, fields.integer("hidden_size")) + width),
-    )
+def _per_layer_input_params(fields: Fields, hidden: int) -> int:
+    """Gemma 3n and 4: what a layer makes of its own embedding; Gemma 3n: AltUp and LAuReL (its model card)."""
+    width = fields.count("hidden_size_per_layer_input")
+    if not width or fields.model_type not in ("gemma3n", "gemma4"):
+        return 0
+    params = 2 * hidden * width + hidden
+    if fields.model_type == "gemma3n":
+        streams = fields.integer("altup_num_inputs")
+        params += 2 * hidden + hidden * streams + streams**2 + streams**3
+        params += 2 * hidden * fields.integer("laurel_rank") + hidden
+    return params
 
 
-def _mixer(fields: Fields, hidden: int, kind: LayerKind, window: int | None) -> dict[str, Any]:
-    if kind == "mlp":
-        return _without_attention(LayerSpec("mlp"), sharded_params=0, norm_params=0)
-    if kind == "mamba":
-        return _mamba2(fields, hidden) if fields.get("mamba_num_heads") else _delta_net(fields, hidden)
-    if fields.get("kv_lora_rank"):
-        return _latent_attention(fields, hidden)
-    return _attention(fields, hidden, kind, window)
+def _format(
+    quantization: Quantization, index: int, planned: PlannedLayer, params: tuple[int, int], dtype_bytes: int
+) -> WeightFormat:
+    """The layer's bytes per parameter: what the checkpoint says of its modules, by their names in its files."""
+    names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+    if planned.state:
+        names = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "mixer.in_proj", "mamba.in_proj")
+    modules = [[f"model.layers.{index}.{name}" for name in names]]
+    for mlp in ("mlp", "mlp.experts.0"):
+        modules.append([f"model.layers.{index}.{mlp}.{name}" for name in ("gate_proj", "up_proj", "down_proj")])
+    mixer, dense, experts = (quantization.mean_bytes(names, otherwise=dtype_bytes) for names in modules)
+    total = sum(params)
+    linear = (params[0] * mixer + params[1] * dense) / total if total else float(dtype_bytes)
+    return WeightFormat(quantization.method, experts, linear, float(dtype_bytes))
 
 
-def _without_attention(spec: LayerSpec, sharded_params: int, norm_params: int) -> dict[str, Any]:
-    return {
-        "spec": spec,
-        "query_heads": 0,
-        "attention_width": 0,
-        "prefill_attention_width": 0,
-        "sharded_params": sharded_params,
-        "kv_params": 0,
-        "replicated_params": 0,
-        "norm_params": norm_params,
-    }
+def _mixer(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> dict[str, Any]:
+    if planned.kind == "mlp":
+        return without_attention(LayerSpec("mlp"), sharded_params=0, norm_params=0)
+    if planned.state:
+        mixer = state_mixer(fields, hidden, planned.state)
+        if planned.has_attention_too:
+            attention = _attention(fields, index, hidden, PlannedLayer("full_attention"))
+            mixer["beside"] = (attention.pop("spec"),)
+            for name in ("sharded_params", "norm_params", "replicated_params"):
+                mixer[name] += attention.pop(name)
+            mixer |= attention
+        return mixer
+    if fields.has("kv_lora_rank"):
+        return _latent_attention(fields, index, hidden)
+    return _attention(fields, index, hidden, planned)
 
 
-def _attention(fields: Fields, hidden: int, kind: LayerKind, window: int | None) -> dict[str, Any]:
-    heads = fields.integer("num_attention_heads")
-    kv_heads = fields.integer("num_key_value_heads", heads)
-    head = fields.integer("head_dim", hidden // heads)
-    if not head:
-        raise ModelConfigError(f"{fields.name}: hidden_size {hidden} is too small for num_attention_heads {heads}")
-    head_v = fields.integer("v_head_dim", head)
+def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> dict[str, Any]:
+    heads, kv_heads, head, head_v = _heads(fields, index, hidden, planned)
     query, key_value = heads * head, kv_heads * (head + head_v)
-    gate = 2 if fields.get("attn_output_gate") else 1
+    gate = 2 if fields.flag("attn_output_gate") else 1
     sharded = hidden * query * gate + heads * head_v * hidden
-    kv_params = hidden * key_value
+    kv_params = 0 if planned.shares_cache else hidden * key_value
     norm_params = 0
-    if fields.get("attention_bias"):
-        sharded += query * gate + hidden
+    if fields.flag("attention_bias") and not fields.flag(".qkv_bias"):
+        has_output_bias = fields.get("attention_out_bias") is not False and fields.model_type != "glm4_moe"
+        sharded += query * gate + hidden * has_output_bias
         kv_params += key_value
-    elif fields.get("qkv_bias"):
+    elif fields.flag(".qkv_bias") or fields.flag("qkv_bias"):
         sharded += query
         kv_params += key_value
-    if fields.get("qk_norm"):
-        norm_params += 2 * head
+    norm_params += _query_key_norms(fields, heads, kv_heads, head, planned.shares_cache)
     if fields.model_type == "gpt_oss":
         norm_params += heads  # one attention sink per head
     return {
-        "spec": LayerSpec(kind, kv_heads, head, head_v, window),
+        "spec": LayerSpec(
+            planned.kind, kv_heads, head, head_v, planned.window_tokens, shares_cache=planned.shares_cache
+        ),
         "query_heads": heads,
         "attention_width": head + head_v,
         "prefill_attention_width": head + head_v,
@@ -107,14 +110,48 @@ def _attention(fields: Fields, hidden: int, kind: LayerKind, window: int | None)
     }
 
 
-def _latent_attention(fields: Fields, hidden: int) -> dict[str, Any]:
+def _query_key_norms(fields: Fields, heads: int, kv_heads: int, head: int, shares_cache: bool) -> int:
+    kind = fields.get(".qk_norm")
+    if kind == "heads":
+        return (heads + kv_heads) * head
+    if kind == "head" or fields.flag("use_qk_norm"):
+        return head if shares_cache else 2 * head
+    return 0
+
+
+def _heads(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> tuple[int, int, int, int]:
+    """Query heads, KV heads and the sizes of a key and of a value: families vary them by layer."""
+    in_window = planned.kind == "sliding_window"
+    if in_window and fields.has("swa_num_key_value_heads"):  # MiMo-V2
+        head = fields.integer("swa_head_dim")
+        heads, kv_heads = fields.integer("swa_num_attention_heads"), fields.integer("swa_num_key_value_heads")
+        return heads, kv_heads, head, fields.integer("swa_v_head_dim", default=head)
+    heads = fields.integer("num_attention_heads")
+    kv_heads = fields.integer("num_key_value_heads", "num_kv_heads", default=heads)
+    head = fields.integer("head_dim", "attention_head_dim", default=hidden // heads)
+    if fields.has("block_configs"):
+        attention = block(fields, index, fields.num_layers()).mapping("attention")
+        group = attention.integer("n_heads_in_group")
+        if heads % group:
+            raise ModelConfigError(f"{fields.name}: n_heads_in_group {group} does not divide {heads} heads")
+        kv_heads = heads // group
+    if fields.model_type == "gemma4" and not in_window:
+        head = fields.integer("global_head_dim")
+        if fields.flag("attention_k_eq_v"):
+            kv_heads = fields.integer("num_global_key_value_heads", default=kv_heads)
+    if not head:
+        raise ModelConfigError(f"{fields.name}: hidden_size {hidden} is too small for num_attention_heads {heads}")
+    return heads, kv_heads, head, fields.integer("v_head_dim", default=head)
+
+
+def _latent_attention(fields: Fields, index: int, hidden: int) -> dict[str, Any]:
     """MLA (DeepSeek-V2 report, section 2.1): the cache holds one latent and one rope key per token."""
     heads = fields.integer("num_attention_heads")
     latent, rope = fields.integer("kv_lora_rank"), fields.integer("qk_rope_head_dim")
     nope, value = fields.integer("qk_nope_head_dim"), fields.integer("v_head_dim")
     query_latent = fields.count("q_lora_rank")
     sharded = (query_latent or hidden) * heads * (nope + rope) + latent * heads * (nope + value)
-    return {
+    mixer = {
         "spec": LayerSpec("full_attention", 1, latent + rope, is_latent=True),
         "query_heads": heads,
         "attention_width": latent + rope + latent,
@@ -124,86 +161,24 @@ def _latent_attention(fields: Fields, hidden: int) -> dict[str, Any]:
         "replicated_params": hidden * (query_latent + latent + rope),
         "norm_params": query_latent + latent,
     }
+    if fields.get("index_topk") and _has_indexer(fields, index):
+        _add_indexer(fields, hidden, query_latent, mixer)
+    return mixer
 
 
-def _delta_net(fields: Fields, hidden: int) -> dict[str, Any]:
-    """Gated delta net of Qwen3-Next: a convolution state and a matrix per value head."""
-    key_heads, value_heads = fields.integer("linear_num_key_heads"), fields.integer("linear_num_value_heads")
-    key, value = fields.integer("linear_key_head_dim"), fields.integer("linear_value_head_dim")
-    kernel = fields.integer("linear_conv_kernel_dim")
-    conv_width = 2 * key_heads * key + value_heads * value
-    value_width = value_heads * value
-    spec = LayerSpec(
-        "mamba",
-        conv_values=(kernel - 1) * conv_width,
-        conv_width=conv_width,
-        ssm_values=value_heads * key * value,
-        state_heads=key_heads,
-        delta_key_size=key,
-        ssm_dtype=fields.get("mamba_ssm_dtype"),
-    )
-    return _without_attention(
-        spec,
-        sharded_params=hidden * (conv_width + value_width + 2 * value_heads) + value_width * hidden,
-        norm_params=conv_width * kernel + 2 * value_heads + value,
-    )
+def _has_indexer(fields: Fields, index: int) -> bool:
+    """Whether the layer chooses its tokens itself; others take the choice of a layer before them."""
+    if fields.has("index_topk_pattern"):
+        pattern = fields.per_layer("index_topk_pattern", 0 if index < 0 else fields.num_layers())
+        return bool(pattern[index] != "S")
+    offset = fields.integer("index_skip_topk_offset", default=2)
+    return max(index - offset + 1, 0) % fields.integer("index_topk_freq", default=1) == 0
 
 
-def _mamba2(fields: Fields, hidden: int) -> dict[str, Any]:
-    """Mamba 2 (Dao and Gu, 2024) as Nemotron-H has it: a convolution state, and a matrix per head."""
-    heads, groups = fields.integer("mamba_num_heads"), fields.integer("n_groups")
-    width, state = heads * fields.integer("mamba_head_dim"), fields.integer("ssm_state_size")
-    kernel = fields.integer("conv_kernel")
-    conv_width = width + 2 * groups * state
-    spec = LayerSpec(
-        "mamba",
-        conv_values=(kernel - 1) * conv_width,
-        conv_width=conv_width,
-        ssm_values=width * state,
-        state_heads=groups,
-        ssm_dtype=fields.first("mamba_ssm_cache_dtype", "mamba_ssm_dtype"),
-        prefill_checkpoint_alignment=1,
-    )
-    return _without_attention(
-        spec,
-        sharded_params=hidden * (width + conv_width + heads) + width * hidden,
-        norm_params=conv_width * (kernel + bool(fields.get("use_conv_bias"))) + 3 * heads + width,
-    )
-
-
-def _num_experts(fields: Fields) -> int:
-    return fields.count("n_routed_experts", "num_local_experts", "num_experts")
-
-
-def _expert_width(fields: Fields) -> int:
-    return fields.count("moe_intermediate_size") or fields.integer("intermediate_size")
-
-
-def _dense_width(fields: Fields) -> int:
-    if fields.get("intermediate_size_mlp"):  # Llama 4 names the experts' width intermediate_size
-        return fields.integer("intermediate_size_mlp")
-    return fields.integer("intermediate_size")
-
-
-def _shared_width(fields: Fields) -> int:
-    if fields.model_type == "llama4":
-        return fields.integer("intermediate_size")
-    if fields.get("shared_expert_intermediate_size") is not None:
-        return fields.count("shared_expert_intermediate_size")
-    return fields.count("n_shared_experts") * _expert_width(fields)
-
-
-def _is_expert_layer(fields: Fields, index: int) -> bool:
-    """Whether layer ``index`` routes to experts; families state it in different ways."""
-    if not _num_experts(fields):
-        return False
-    if fields.get("moe_layers"):
-        return index in fields["moe_layers"]
-    if index < fields.count("first_k_dense_replace") or index in (fields.get("mlp_only_layers") or ()):
-        return False
-    if fields.model_type == "llama4":
-        return (index + 1) % (fields.count("interleave_moe_layer_step") or 1) == 0
-    frequency = fields.get("moe_layer_freq")
-    if isinstance(frequency, int):
-        return index % frequency == 0
-    return (index + 1) % (fields.count("decoder_sparse_step") or 1) == 0
+def _add_indexer(fields: Fields, hidden: int, query_latent: int, mixer: dict[str, Any]) -> None:
+    """DeepSeek Sparse Attention: a key of 8-bit values per token, with scales, of which the indexer picks tokens."""
+    heads, head = fields.integer("index_n_heads"), fields.integer("index_head_dim")
+    token_bytes = head + head // INDEXER_SCALE_VALUES * 4
+    mixer["beside"] = (LayerSpec("full_attention", 1, head, is_latent=True, fixed_token_bytes=token_bytes),)
+    mixer["replicated_params"] += query_latent * heads * head + hidden * head
+    mixer["norm_params"] += hidden * heads + 2 * head

@@ -27,9 +27,11 @@ class LayerSpec:
     ``window_tokens`` is the sliding window or the attention chunk. A latent layer (MLA) keeps one vector of
     ``head_size`` values and no V, the same on every tensor-parallel rank. A Mamba or linear-attention layer
     keeps ``conv_values`` values of its convolution and ``ssm_values`` of its recurrence per sequence instead of
-    per token, both divided by ``state_heads`` (heads or groups of heads). The convolution is ``conv_width`` channels
-    wide. Without a dtype of its own it
-    takes the model's, the recurrence that of the convolution.
+    per token, both divided by ``state_heads``. The convolution is ``conv_width`` channels wide, of which
+    ``group_conv_width`` belong to each of ``state_groups`` groups of heads (Mamba 2); a rank has at least one group.
+    Without a dtype of its own it takes the model's, the recurrence that of the convolution. ``fixed_token_bytes`` is
+    the size of a token in a cache whose format no dtype changes. A layer that ``shares_cache`` reads that of an earlier
+    layer.
     """
 
     kind: LayerKind
@@ -42,19 +44,30 @@ class LayerSpec:
     ssm_values: int = 0
     conv_width: int = 0
     state_heads: int = 1
+    state_groups: int = 0
+    group_conv_width: int = 0
     conv_dtype: str | None = None
     ssm_dtype: str | None = None
+    fixed_token_bytes: int = 0
+    shares_cache: bool = False
     delta_key_size: int = 0
     """Gated delta nets: values of one key; 0 for other layers."""
     prefill_checkpoint_alignment: int | None = None
     """States: a prompt's end can leave a checkpoint so many tokens, or a multiple, behind its chunk's start; None: not.
     See :mod:`kvtwin.engine.sizing.state_checkpoints`."""
 
+    @property
+    def has_cache(self) -> bool:
+        """Whether the layer has a cache of its own."""
+        return self.kind != "mlp" and not self.shares_cache
+
     def token_bytes(self, kv_cache_dtype: str, model_dtype: str) -> int:
         """Bytes that one token takes in this layer; 0 for a state layer.
 
         Specification, section 13.2: kv_heads * (head_size_k + head_size_v) * dtype bytes. ValueError: unknown dtype.
         """
+        if self.fixed_token_bytes:
+            return self.fixed_token_bytes
         if kv_cache_dtype == "fp8_ds_mla":
             if not self.is_latent or self.head_size != 576:
                 raise ValueError("kv_cache_dtype fp8_ds_mla needs an MLA model with a latent of 512 + 64 values")
@@ -76,22 +89,31 @@ class LayerSpec:
     def on_rank(self, tensor_parallel_size: int) -> LayerSpec:
         """This layer's share on one tensor-parallel rank.
 
-        KV heads are divided, at least one on each rank; a latent is replicated; states are divided.
-        ValueError: heads that do not divide evenly.
+        KV heads are divided, at least one on each rank; a latent is replicated; states are divided, where fewer groups
+        than ranks are copied until each rank has one. ValueError: heads that do not divide evenly.
         """
         tp = tensor_parallel_size
         if tp == 1 or self.is_latent or self.kind == "mlp":
             return self
         if self.kind == "mamba":
-            if self.state_heads % tp:
-                raise ValueError(f"states of {self.state_heads} groups do not divide by tensor parallel size {tp}")
-            return replace(
-                self,
-                conv_values=self.conv_values // tp,
-                ssm_values=self.ssm_values // tp,
-                conv_width=self.conv_width // tp,
-                state_heads=self.state_heads // tp,
-            )
+            return self._state_on_rank(tp)
         if max(self.num_kv_heads, tp) % min(self.num_kv_heads, tp):
             raise ValueError(f"{self.num_kv_heads} KV heads do not divide by tensor parallel size {tp}")
         return replace(self, num_kv_heads=max(1, self.num_kv_heads // tp))
+
+    def _state_on_rank(self, tp: int) -> LayerSpec:
+        if self.state_heads % tp:
+            raise ValueError(f"states of {self.state_heads} heads do not divide by tensor parallel size {tp}")
+        copied_groups = tp - self.state_groups if self.state_groups % tp else 0
+        conv_width = self.conv_width + copied_groups * self.group_conv_width
+        if copied_groups < 0 or conv_width % tp:
+            raise ValueError(f"states of {self.state_groups} groups do not divide by tensor parallel size {tp}")
+        rows = self.conv_values // self.conv_width if self.conv_width else 0
+        return replace(
+            self,
+            conv_values=rows * conv_width // tp,
+            ssm_values=self.ssm_values // tp,
+            conv_width=conv_width // tp,
+            state_heads=self.state_heads // tp,
+            state_groups=(self.state_groups + copied_groups) // tp,
+        )

@@ -178,7 +178,7 @@ def memory_budget(
     given: GivenBytes | None = None,
     rules: BudgetRules | None = None,
 ) -> MemoryBudget:
-    """The budget of pipeline rank ``rank``. ModelConfigError: weights of unknown size that were not given."""
+    """The budget of pipeline rank ``rank``."""
     given, rules = given or GivenBytes(), rules or BudgetRules()
     tp, pp = server.tensor_parallel_size, server.pipeline_parallel_size
     items = _weights(shape, drafter, given.weights, tp, rank, pp)
@@ -208,7 +208,7 @@ def _weights(
 ) -> list[BudgetItem]:
     if given is not None:
         return [_exact("weights", given, "given", "--weight-bytes")]
-    name = shape.weight_format.name if shape.weight_format else ""
+    name = shape.weight_format.name
     items = [
         _exact("weights", shape.weight_bytes(tp, rank, pp), "exact", f"parameters counted from config.json, {name}")
     ]

@@ -14,6 +14,9 @@ from kvtwin.engine.sizing.state_checkpoints import block_alignment_tokens
 BLOCK_ALIGNMENT_TOKENS = 16
 """vLLM rounds the block size that it chooses for Mamba hybrids to a multiple of what its kernels want."""
 
+LATENT_BLOCK_ALIGNMENT_TOKENS = 128
+"""The same beside latent attention (MLA)."""
+
 
 def cache_layers(
     shape: ModelShape,
@@ -32,25 +35,30 @@ def cache_layers(
     where a step verifies ``num_drafts`` tokens; the layers of the ``drafter`` come last, with blocks of the same size.
     ValueError: unknown dtype, or sizes that tensor parallelism does not divide. SizingError: a rank without a cache.
     """
-    specs = [layer.spec.on_rank(tensor_parallel_size) for layer in shape.layers]
     for layer in shape.layers:
         if layer.query_heads % tensor_parallel_size:
             raise ValueError(f"{layer.query_heads} heads do not divide by tensor parallel size {tensor_parallel_size}")
-    token_bytes = [spec.token_bytes(kv_cache_dtype, shape.dtype) for spec in specs]
+    layer_specs = [
+        [spec.on_rank(tensor_parallel_size) for spec in layer.specs if spec.has_cache] for layer in shape.layers
+    ]
+    specs = [spec for of_layer in layer_specs for spec in of_layer]
     state_bytes = max((spec.sequence_state_bytes(shape.dtype, num_drafts) for spec in specs), default=0)
-    attention_bytes = max(token_bytes)
-    if state_bytes and not attention_bytes:
+    attention_bytes = max((spec.token_bytes(kv_cache_dtype, shape.dtype) for spec in specs), default=0)
+    if not attention_bytes:
         raise SizingError(f"{shape.name}: models without any attention layer are not modelled")
     if state_bytes > block_size * attention_bytes:
-        step = lcm(max(block_size, BLOCK_ALIGNMENT_TOKENS), block_alignment_tokens(specs))
+        is_latent = any(spec.is_latent for spec in specs)
+        step = max(block_size, LATENT_BLOCK_ALIGNMENT_TOKENS if is_latent else BLOCK_ALIGNMENT_TOKENS)
+        step = lcm(step, block_alignment_tokens(specs))
         block_size = ceil_div(ceil_div(state_bytes, attention_bytes), step) * step
-    layers = [
-        _layer(spec, block_size, per_token, block_size * attention_bytes, shape.dtype, num_drafts)
-        for spec, per_token in zip(specs, token_bytes, strict=True)
-    ]
+
+    def cut(spec: LayerSpec) -> CacheLayer:
+        per_token = spec.token_bytes(kv_cache_dtype, shape.dtype)
+        return _layer(spec, block_size, per_token, block_size * attention_bytes, shape.dtype, num_drafts)
+
     ranks = [
-        [layer for layer in layers[first:end] if layer.kind != "mlp"]
-        for first, end in pipeline_layers(len(layers), pipeline_parallel_size)
+        [cut(spec) for of_layer in layer_specs[first:end] for spec in of_layer]
+        for first, end in pipeline_layers(shape.num_layers, pipeline_parallel_size)
     ]
     if not all(ranks):
         raise SizingError(f"{shape.name}: a pipeline rank has no layer with a cache, which is not modelled")
@@ -64,11 +72,10 @@ def _draft_layers(
 ) -> list[CacheLayer]:
     shape = drafter.shape
     layers = []
-    for layer in shape.layers:
-        spec = layer.spec.on_rank(drafter.tensor_parallel_size or tensor_parallel_size)
+    tp = drafter.tensor_parallel_size or tensor_parallel_size
+    for spec in (spec.on_rank(tp) for layer in shape.layers for spec in layer.specs if spec.has_cache):
         token_bytes = spec.token_bytes(drafter.kv_cache_dtype or kv_cache_dtype, shape.dtype)
-        if spec.kind != "mlp":
-            layers.append(replace(_layer(spec, block_size, token_bytes, 0, shape.dtype, 0), is_draft=True))
+        layers.append(replace(_layer(spec, block_size, token_bytes, 0, shape.dtype, 0), is_draft=True))
     return layers
 
 

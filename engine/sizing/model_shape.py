@@ -31,10 +31,14 @@ class LayerShape:
 
     ``sharded_params`` are divided evenly (query, output, dense and shared-expert matrices), ``kv_params`` by
     KV heads (at least one head per rank), ``replicated_params`` not at all. ``expert_params`` is one expert
-    of ``num_experts``, of which a token uses ``active_experts``.
+    of ``num_experts``, of which a token uses ``active_experts``. ``beside`` are further caches of the same layer:
+    attention beside a state, the keys of a sparse attention's indexer.
     """
 
     spec: LayerSpec
+    beside: tuple[LayerSpec, ...] = ()
+    weight_format: WeightFormat | None = None
+    """The layer's own format, where a checkpoint is quantised; None: the model's."""
     query_heads: int
     attention_width: int
     """Multiply-adds per query head and query-key pair in decode: head size for scores and for values."""
@@ -47,6 +51,11 @@ class LayerShape:
     num_experts: int = 0
     active_experts: int = 0
     expert_params: int = 0
+
+    @property
+    def specs(self) -> tuple[LayerSpec, ...]:
+        """All caches of the layer."""
+        return (self.spec, *self.beside)
 
     @property
     def dense_params(self) -> int:
@@ -65,7 +74,7 @@ class LayerShape:
 
     def dense_params_on_rank(self, tensor_parallel_size: int) -> float:
         """Parameters of matrices on one rank, experts and norms left out."""
-        heads = max(1, self.spec.num_kv_heads)
+        heads = max(1, *(spec.num_kv_heads for spec in self.specs))
         kv_share = max(1, heads // tensor_parallel_size) / heads
         return self.sharded_params / tensor_parallel_size + self.kv_params * kv_share + self.replicated_params
 
@@ -83,12 +92,17 @@ class ModelShape:
     vocab_size: int
     tied_embeddings: bool
     max_position_tokens: int
+    default_max_model_len: int | None = None
+    """The longest request where nothing else is said; None: ``max_position_tokens``."""
     layers: tuple[LayerShape, ...]
-    weight_format: WeightFormat | None
-    """None: a quantisation whose bytes are not known; the weights must then be given in bytes."""
+    weight_format: WeightFormat
     quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    """The dtype of the KV cache that the checkpoint was made for, where it states one."""
     num_mtp_layers: int = 1
     """Modules for multi-token prediction in the checkpoint; one where it does not say."""
+    other_params: int = 0
+    """Parameters outside layers, embedding and head: embeddings that layers look up on their own."""
     mlp_activation_values: int
     """Values per token that the widest MLP of the model keeps at once, before tensor parallelism."""
     vision: VisionTower | None = None
@@ -117,7 +131,7 @@ class ModelShape:
     def total_params(self) -> int:
         """All parameters of the language model (no vision tower, no speculative heads)."""
         layers = sum(layer.total_params for layer in self.layers)
-        return layers + self.embedding_params + self.head_params + self.hidden_size
+        return layers + self.embedding_params + self.head_params + self.other_params + self.hidden_size
 
     @property
     def active_params(self) -> int:
@@ -127,34 +141,28 @@ class ModelShape:
 
     def token_bytes(self, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1) -> int:
         """KV cache bytes of one token in all layers of one rank, windows taken as full."""
-        specs = (layer.spec.on_rank(tensor_parallel_size) for layer in self.layers)
+        specs = (spec.on_rank(tensor_parallel_size) for layer in self.layers for spec in layer.specs if spec.has_cache)
         return sum(spec.token_bytes(kv_cache_dtype, self.dtype) for spec in specs)
 
     def weight_bytes(self, tensor_parallel_size: int = 1, rank: int = 0, num_ranks: int = 1) -> int:
-        """Bytes of the weights on one tensor-parallel rank of pipeline rank ``rank`` of ``num_ranks``.
-
-        ModelConfigError: a quantisation of unknown size.
-        """
+        """Bytes of the weights on one tensor-parallel rank of pipeline rank ``rank`` of ``num_ranks``."""
         fmt = self.weight_format
-        if fmt is None:
-            raise ModelConfigError(
-                f"{self.name}: the size of {self.quantization!r} weights is not known; give it in bytes"
-            )
         tp = tensor_parallel_size
         first, end = pipeline_layers(self.num_layers, num_ranks)[rank]
         total = 0.0
         for layer in self.layers[first:end]:
-            total += layer.dense_params_on_rank(tp) * fmt.linear_bytes + layer.norm_params * fmt.other_bytes
-            expert_bytes = layer.expert_params * fmt.expert_bytes * self._padding(layer, tp)
+            own = layer.weight_format or fmt
+            total += layer.dense_params_on_rank(tp) * own.linear_bytes + layer.norm_params * fmt.other_bytes
+            expert_bytes = layer.expert_params * own.expert_bytes * self._padding(layer, tp)
             total += layer.num_experts * expert_bytes / tp
         has_embedding = rank == 0 or (self.tied_embeddings and rank == num_ranks - 1)
         total += has_embedding * self.embedding_params / tp * fmt.other_bytes
+        total += (rank == 0) * self.other_params / tp * fmt.other_bytes
         total += (rank == num_ranks - 1) * (self.head_params / tp + self.hidden_size) * fmt.other_bytes
         return round(total)
 
     def _padding(self, layer: LayerShape, tensor_parallel_size: int) -> float:
         """How much larger vLLM keeps an expert than the checkpoint does: 4-bit kernels read whole tiles."""
-        assert self.weight_format is not None
         if self.weight_format.name != "mxfp4":
             return 1.0
         width = (

@@ -1,9 +1,10 @@
-"""Models by name: the shipped config.json files, or the user's own."""
+"""Models by name: the shipped config.json files, those of a local Hugging Face cache, or the user's own."""
 
 from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from kvtwin.experiments.catalogue.names import unknown_name
 from kvtwin.experiments.errors import UserError
 
 _CONFIGS = Path(__file__).parent / "configs"
-_MOST_LAYERS = 10_000
 
 
 def model_names() -> list[str]:
@@ -27,33 +27,59 @@ def load_model(name_or_path: str) -> ModelShape:
 
 
 def load_model_config(name_or_path: str) -> tuple[dict[str, Any], str]:
-    """A config.json and its model's name: from the catalogue, with or without its organisation and in any case, or a
-    file.
+    """A config.json and its model's name: of a file or folder, from the catalogue, or from the Hugging Face cache.
 
-    UserError: no such model, with the nearest names; or a config.json that cannot be read.
+    A name of the catalogue may leave out its organisation, and be in any case. An alias, such as the instruct variant
+    of a base model, has the same shape. UserError: no such model, with the nearest names; or a config.json that cannot
+    be read.
     """
     path = Path(name_or_path)
     if os.path.isdir(path):
-        path = path / "config.json"
+        return _read_folder(path), str(name_or_path)
     if path.suffix == ".json" or os.path.isfile(path):
         return _read_json(path), str(name_or_path)
     wanted = name_or_path.lower()
     for config in _model_configs():
-        full_name = str(config["_name"])
-        if wanted in (full_name.lower(), full_name.split("/")[-1].lower()):
-            return config, full_name
-    raise UserError(unknown_name("model", name_or_path, model_names(), "a path to a config.json"))
+        for full_name in (str(config["_name"]), *config.get("_aliases", ())):
+            if wanted in (full_name.lower(), full_name.split("/")[-1].lower()):
+                return config, full_name
+    snapshot = _cached_snapshot(name_or_path)
+    if snapshot is not None:
+        return _read_folder(snapshot), name_or_path
+    raise UserError(unknown_name("model", name_or_path, _names_and_aliases(), "a path to a config.json or its folder"))
 
 
-def _model_configs() -> list[dict[str, Any]]:
-    return [_read_json(path) for path in sorted(_CONFIGS.glob("*.json"))]
+@cache
+def _model_configs() -> tuple[dict[str, Any], ...]:
+    return tuple(_read_json(path) for path in sorted(_CONFIGS.glob("*.json")))
+
+
+def _names_and_aliases() -> list[str]:
+    return [name for config in _model_configs() for name in (config["_name"], *config.get("_aliases", ()))]
+
+
+def _cached_snapshot(name: str) -> Path | None:
+    """The newest downloaded revision of a model in the local Hugging Face cache, if it is there."""
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    cache_folder = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    snapshots = cache_folder / f"models--{name.replace('/', '--')}" / "snapshots"
+    try:
+        found = [folder for folder in snapshots.iterdir() if (folder / "config.json").is_file()]
+    except (OSError, ValueError):
+        return None
+    return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def _read_folder(folder: Path) -> dict[str, Any]:
+    """A folder's config.json. ModelOpt may state its quantisation in a file of its own, which vLLM reads too."""
+    config = _read_json(folder / "config.json")
+    quantization = folder / "hf_quant_config.json"
+    if quantization.is_file() and not config.get("quantization_config"):
+        config = {**config, "quantization_config": _read_json(quantization)}
+    return config
 
 
 def _shape(config: dict[str, Any], name: str) -> ModelShape:
-    for part in (config, config.get("text_config")):
-        layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
-        if isinstance(layers, int) and layers > _MOST_LAYERS:
-            raise UserError(f"{name}: num_hidden_layers: expected at most {_MOST_LAYERS}, got {layers}")
     try:
         return read_hf_config(config, name)
     except ModelConfigError as error:

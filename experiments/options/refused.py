@@ -22,7 +22,6 @@ NOT_MODELLED: dict[str, str] = {
     "--kv-events-config": "--kv-events saves KV events in the run's folder",
     "--mamba-block-size": "a state takes one attention block; raise --block-size to make it larger",
     "--mamba-cache-mode": "vLLM 0.33 ignores it: states are cached if --enable-prefix-caching is on",
-    "--quantization": "the quantisation is read from the model's config.json",
     "--limit-mm-per-prompt": "--encoder-cache-size sets how many embeddings of images are kept",
     "--ec-transfer-config": "remote caches of embeddings are not modelled",
     "--scheduler-cls": "only vLLM's own schedulers are modelled",
@@ -62,6 +61,5 @@ NOT_MODELLED |= {
         "--prefill-context-parallel-size": "-pcp",
         "--enable-expert-parallel": "-ep",
         "--compilation-config": "-cc",
-        "--quantization": "-q",
     }.items()
 }

@@ -27,7 +27,10 @@ class SizingOptions:
     model: str | None = option(None, Text("NAME"), "name from `kvtwin models`, or a path to a config.json")
     gpu: str | None = option(None, Text("NAME"), "name from `kvtwin gpus`, or a path to a YAML file")
     dtype: str = option("auto", Choice(_DTYPES), "dtype of weights and activations; auto: the checkpoint's")
-    kv_cache_dtype: str = option("auto", Choice(KV_CACHE_DTYPES), "dtype of the KV cache; auto: same as --dtype")
+    quantization: str | None = option(None, Text("METHOD"), "must be the checkpoint's, which is read anyway", "-q")
+    kv_cache_dtype: str = option(
+        "auto", Choice(KV_CACHE_DTYPES), "dtype of the KV cache; auto: the checkpoint's, else same as --dtype"
+    )
     mamba_cache_dtype: str = option("auto", Choice(_STATE_DTYPES), "dtype of Mamba states; auto: same as --dtype")
     mamba_ssm_cache_dtype: str = option(
         "auto",

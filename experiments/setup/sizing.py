@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from kvtwin.engine.sizing.cache_plan import CachePlan, check_state_blocks, plan_cache
 from kvtwin.engine.sizing.drafter import Drafter
 from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError
-from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES
+from kvtwin.engine.sizing.hf_quantization import same_method
+from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, KV_CACHE_DTYPES
 from kvtwin.engine.sizing.memory_budget import (
     GivenBytes,
     MemoryBudget,
@@ -17,7 +18,7 @@ from kvtwin.engine.sizing.memory_budget import (
     memory_budget,
 )
 from kvtwin.engine.sizing.model_cache import cache_layers
-from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
+from kvtwin.engine.sizing.model_shape import ModelShape, WeightFormat
 from kvtwin.engine.sizing.state_checkpoints import with_checkpoints
 from kvtwin.experiments.catalogue.gpus import load_gpu
 from kvtwin.experiments.catalogue.models import load_model
@@ -98,27 +99,28 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
     drafter, remark = drafter_of(drafting, shape)
     num_drafts = drafting.speculation.num_speculative_tokens if drafting else 0
     notes = [*shape.notes, *([f"drafter: {remark}"] if remark else [])]
+    _check_quantization(shape, options.quantization)
+    kv_cache_dtype = _kv_cache_dtype(shape, options.kv_cache_dtype, notes)
     if options.block_size % 16:
         notes.append(f"block size {options.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
     if any(layer.spec.is_latent for layer in shape.layers) and options.block_size % 64:
         notes.append("vLLM's MLA kernels on GPUs need blocks of a multiple of 64 tokens")
     batched_tokens, num_seqs = _batch_limits(options, gpu, notes)
-    max_model_len = shape.max_position_tokens if options.max_model_len in (None, -1) else options.max_model_len
+    longest = shape.default_max_model_len or shape.max_position_tokens
+    max_model_len = longest if options.max_model_len in (None, -1) else options.max_model_len
     if max_model_len > shape.max_position_tokens:
         raise UserError(f"--max-model-len {max_model_len} is more than the model's {shape.max_position_tokens} tokens")
     try:
         rank_layers = cache_layers(
             shape,
             block_size=options.block_size,
-            kv_cache_dtype=options.kv_cache_dtype,
+            kv_cache_dtype=kv_cache_dtype,
             tensor_parallel_size=options.tensor_parallel_size,
             pipeline_parallel_size=options.pipeline_parallel_size,
             drafter=drafter,
             num_drafts=num_drafts,
         )
         budgets = _budgets(options, shape, drafter, gpu, batched_tokens, num_seqs, num_drafts)
-    except ModelConfigError as error:
-        raise UserError(f"{error} (--weight-bytes)") from None
     except ValueError as error:
         raise UserError(str(error)) from None
     if budgets:
@@ -132,7 +134,7 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
         rank_layers=tuple(tuple(layers) for layers in rank_layers),
         available_bytes=available_bytes,
         block_size=options.block_size,
-        kv_cache_dtype=options.kv_cache_dtype,
+        kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,
         max_model_len=max_model_len,
@@ -170,6 +172,35 @@ def plan_sizing(inputs: SizingInputs) -> SizingResult:
         low, high = (min(b.available_interval[side] // size for b, size in pairs) for side in (0, 1))
         interval = (max(0, low), high) if low != high else None
     return SizingResult(inputs, plan, interval)
+
+
+def _check_quantization(shape: ModelShape, quantization: str | None) -> None:
+    """UserError: a --quantization that is not the checkpoint's."""
+    if quantization is None:
+        return
+    if shape.quantization is None:
+        raise UserError(
+            f"--quantization {quantization}: the checkpoint of {shape.name} is not quantised; vLLM would quantise it "
+            "while loading, which is not modelled (give the size of the weights by --weight-bytes instead)"
+        )
+    if not same_method(quantization, shape.quantization):
+        raise UserError(
+            f"Quantization method specified in the model config ({shape.quantization}) does not match the quantization "
+            f"method specified in the `quantization` argument ({quantization})."
+        )
+
+
+def _kv_cache_dtype(shape: ModelShape, dtype: str, notes: list[str]) -> str:
+    """The dtype of the cache: "auto" is what the checkpoint states, if it states one."""
+    if dtype != "auto" or shape.kv_cache_dtype is None:
+        return dtype
+    if shape.kv_cache_dtype not in KV_CACHE_DTYPES:
+        raise UserError(
+            f"{shape.name}: the checkpoint asks for a KV cache in {shape.kv_cache_dtype}, which is not modelled; "
+            "choose another by --kv-cache-dtype"
+        )
+    notes.append(f"the checkpoint asks for a KV cache in {shape.kv_cache_dtype} (--kv-cache-dtype changes it)")
+    return shape.kv_cache_dtype
 
 
 def _with_dtype(shape: ModelShape, dtype: str) -> ModelShape:

@@ -91,8 +91,11 @@ def test_windows_of_the_families():
 def test_a_window_that_is_not_used_does_not_count():
     unused = read(model_type="qwen2", sliding_window=256, use_sliding_window=False, max_window_layers=2)
     assert kinds(unused) == "FFFF"
-    used = read(model_type="qwen2", sliding_window=256, use_sliding_window=True, max_window_layers=2)
-    assert kinds(used) == "FFWW"
+    used = {"model_type": "qwen2", "sliding_window": 256, "use_sliding_window": True}
+    assert kinds(read(**used)) == "FFFF"  # windows begin behind layer 28, unless max_window_layers says otherwise
+    assert kinds(read(**used, max_window_layers=0)) == "WWWW"
+    with pytest.raises(ModelConfigError, match="max_window_layers 2: vLLM serves windows in all 4 layers or in none"):
+        read(**used, max_window_layers=2)
 
 
 def test_layer_types_decide_where_they_are_given():
@@ -125,10 +128,8 @@ def test_fp8_halves_attention_but_not_states():
 
 def test_weights_in_quantised_formats():
     assert load_model("gpt-oss-20b").weight_bytes() < 14 << 30
-    unknown = read(quantization_config={"quant_method": "awq"})
-    assert unknown.token_bytes() > 0
-    with pytest.raises(ModelConfigError, match="'awq'"):
-        unknown.weight_bytes()
+    with pytest.raises(ModelConfigError, match="quant_method 'magic' is not known"):
+        read(quantization_config={"quant_method": "magic"})
 
 
 @pytest.mark.parametrize(
@@ -136,12 +137,20 @@ def test_weights_in_quantised_formats():
     [
         ({"hidden_size": None}, "no hidden_size"),
         ({"num_hidden_layers": "4"}, "num_hidden_layers must be a positive whole number"),
-        ({"layer_types": ["conv"] * 4}, "'conv'"),
+        ({"layer_types": ["recurrent"] * 4}, "'recurrent', not one of"),
+        ({"layer_types": ["conv"] * 4}, "do not say how large a state is"),
         ({"torch_dtype": "int8"}, "'int8'"),
-        ({"mamba_d_state": 16}, "Mamba"),
+        ({"mamba_d_state": 16}, "mamba_d_state, which may change what layers keep"),
+        ({"global_head_dim": 512}, "global_head_dim, which may change what layers keep"),
+        ({"swa_head_dim": 192}, "swa_head_dim, which may change what layers keep"),
         ({"hybrid_override_pattern": "M-*-"}, "known of nemotron_h, not of 'llama'"),
-        ({"hybrid_override_pattern": "M-*E", "model_type": "nemotron_h", "mamba_num_heads": 4}, "'E', not one of"),
-        ({"index_topk": 2048}, "sparse attention"),
+        (
+            {"hybrid_override_pattern": "M-*X", "model_type": "nemotron_h", "mamba_num_heads": 4},
+            "mamba_head_dim|'X', not one of",
+        ),
+        ({"compress_ratios": [4, 128]}, "compressed sparse attention"),
+        ({"architectures": ["BertModel"]}, "BertModel is a pooling model"),
+        ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"layer_types": ["sliding_attention"] * 4}, "no sliding_window"),
     ],
 )
@@ -155,10 +164,14 @@ def test_an_unknown_type_is_read_as_llama_and_says_so():
     assert "not known" in read(model_type="brandnew").notes[0]
 
 
-def test_yarn_enlarges_the_context_and_llama3_scaling_does_not():
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
-    assert read(rope_scaling=yarn).max_position_tokens == 2048
-    assert read(rope_scaling={"rope_type": "llama3", "factor": 8.0}).max_position_tokens == 512
+def test_linear_scaling_enlarges_the_context_and_others_are_already_in_it():
+    """vLLM 0.33 takes a length with YaRN's factor in it, and LongRoPE's original length unless told otherwise."""
+    assert read(rope_scaling={"rope_type": "linear", "factor": 4.0}).max_position_tokens == 2048
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    assert read(rope_scaling=yarn).max_position_tokens == 512
+    assert read(rope_parameters={"rope_type": "llama3", "factor": 8.0}).max_position_tokens == 512
+    long = read(rope_scaling={"type": "longrope"}, original_max_position_embeddings=64)
+    assert (long.max_position_tokens, long.default_max_model_len) == (512, 64)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,6 @@ def test_a_flag_that_is_not_modelled_is_refused_with_its_reason(replay, size, fl
 def test_short_forms_are_refused_like_the_long_ones(replay, size):
     for run in (replay, size):
         run("-dcp", "2").complains("-dcp: context parallelism is not modelled")
-        run("-q", "fp8").complains("-q: the quantisation is read from the model's config.json")
 
 
 ENGINE_FLAGS = [

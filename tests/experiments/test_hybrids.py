@@ -10,6 +10,7 @@ from kvtwin.engine.sizing.memory_budget import GIB
 from kvtwin.engine.sizing.model_cache import cache_layers
 from kvtwin.experiments.catalogue.models import load_model, model_names
 from tests.experiments.conftest import tokens
+from tests.parts import slow_but
 
 BLOCKS = 1000
 SERVER = ("--num-gpu-blocks-override", BLOCKS, "--max-model-len", 2048, "--max-num-batched-tokens", 512)
@@ -20,8 +21,20 @@ def kinds(name):
     return [layer.spec.kind for layer in load_model(name).layers]
 
 
-HYBRIDS = [name for name in model_names() if len(set(kinds(name))) > 1 and "mamba" not in kinds(name)]
-WITH_STATES = [name for name in model_names() if "mamba" in kinds(name)]
+QUICK = (
+    "meta-llama/Llama-3.1-8B",
+    "google/gemma-3-27b-it",
+    "google/gemma-4-E4B-it",
+    "openai/gpt-oss-20b",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+    "deepseek-ai/DeepSeek-V3.2",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
+    "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+    "LiquidAI/LFM2-1.2B",
+)
+HYBRIDS = slow_but(QUICK, [name for name in model_names() if len(set(kinds(name))) > 1 and "mamba" not in kinds(name)])
+WITH_STATES = slow_but(QUICK, [name for name in model_names() if "mamba" in kinds(name)])
 
 
 def groups_of(result):
@@ -55,13 +68,15 @@ def replayed(kvtwin, chat):
     return run
 
 
-@pytest.mark.parametrize("model", model_names())
+@pytest.mark.parametrize("model", slow_but(QUICK, model_names()))
 def test_every_model_of_the_catalogue_is_replayed(replayed, model):
     summary = replayed("--model", model)
     assert (summary["completed"], summary["failed"]) == (16, 0)
     assert 0 < summary["kv_cache_usage_peak"] <= 1
     assert summary["prefix_cache_hits"] % summary["hit_alignment_tokens"] == 0
-    assert 0 < summary["prefix_cache_hit_rate"] < 1
+    assert 0 <= summary["prefix_cache_hit_rate"] < 1
+    has_short_blocks = summary["hit_alignment_tokens"] < 1000  # where blocks are longer than a prompt nothing can hit
+    assert summary["prefix_cache_hit_rate"] > 0 or not has_short_blocks
     assert summary["num_gpu_blocks"] == BLOCKS
 
 
@@ -91,7 +106,6 @@ def test_states_are_cached_where_prefixes_are(kvtwin, chat, replayed, model):
     sizes = {group["kind"]: group["block_size"] for group in single["cache_groups"]}
     assert sizes == {"mamba": 2048, "full_attention": cached["block_size"]}
     assert single["prefix_cache_hits"] == 0
-    assert single["kv_cache_usage_peak"] <= cached["kv_cache_usage_peak"]
     options = ["replay", chat, *SERVER, "--model", model]
     kvtwin(*options, "--disable-hybrid-kv-cache-manager").complains("without the hybrid KV cache manager")
     kvtwin(*options, "--mamba-cache-mode", "all").complains("--mamba-cache-mode: vLLM 0.33 ignores it")

@@ -56,11 +56,11 @@ REFUSED = {
     "window by default": ({"model_type": "mistral"}, "m: layer 0 has sliding window"),
     "window in some layers": (
         {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 4},
-        "m: layer 4 has sliding window",
+        "m: max_window_layers 4",
     ),
     "chunks": ({"attention_chunk_size": 64}, "m: layer 0 has chunked local attention"),
     "experts": ({"num_local_experts": 8, "num_experts_per_tok": 2}, "m: layer 0 has 8 experts"),
-    "quantised": ({"quantization_config": {"quant_method": "awq"}}, "m: quantization_config 'awq'"),
+    "quantised": ({"quantization_config": {"quant_method": "fp8"}}, "m: quantization_config 'fp8'"),
     "latent attention": (
         {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
         "m: kv_lora_rank",
@@ -75,9 +75,9 @@ REFUSED = {
     "rope kind": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "m: rope type 'yarn' cannot be executed"),
     "rope without factor": (
         {"rope_parameters": {"rope_type": "linear"}},
-        "m: rope factor must be a positive number, not None",
+        "m: rope_parameters: a linear scaling has no factor",
     ),
-    "rope not a table": ({"rope_scaling": 8}, "m: config.json: a field is missing, or has a value that it cannot have"),
+    "rope not a table": ({"rope_scaling": 8}, "m: rope_scaling must be an object, not 8"),
     "part of a head": ({"partial_rotary_factor": 0.5}, "m: partial_rotary_factor 0.5"),
     "theta": ({"rope_theta": -1}, "m: rope_theta must be a positive number, not -1"),
     "epsilon": ({"rms_norm_eps": "small"}, "m: rms_norm_eps must be a positive number, not 'small'"),

@@ -96,7 +96,7 @@ def test_a_state_is_read_and_written_once_per_sequence():
     model = RooflineStepTime(shape, H200)
     spread = StepShape(2, 2, 0, 2000, 0, 0)
     alone = StepShape(1, 1, 1, 2000, 0, 0)  # as many tokens and as much context, of one sequence
-    state_bytes = 27 * (3 * 12_288 + 128 * 80 * 128) * 2
+    state_bytes = 27 * (3 * 12_288 * 2 + 128 * 80 * 128 * 4)
     state_ns = 2 * state_bytes / (H200.memory_bytes_per_s * MEMORY_EFFICIENCY) * 1e9
     assert model.duration_ns(spread) - model.duration_ns(alone) == pytest.approx(state_ns, rel=0.001)
 
