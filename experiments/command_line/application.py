@@ -15,13 +15,14 @@ from typing import Annotated, Any
 
 import typer
 
+from kvtwin.experiments.command_line.standard_input import with_standard_input
 from kvtwin.experiments.command_line.words import vllm_words
 from kvtwin.experiments.commands.registry import COMMANDS, module_of
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.ending import ending_later
 from kvtwin.experiments.options.config_file import with_config_file
 from kvtwin.experiments.options.fields import OptionField, fields_of
-from kvtwin.experiments.options.kinds import Choice, Several, Switch
+from kvtwin.experiments.options.kinds import Choice, Several, Switch, Traces
 from kvtwin.experiments.options.reading import read_options, refusal, unknown_option
 
 
@@ -80,7 +81,7 @@ def _function(name: str, module: ModuleType) -> Callable[..., Any]:
         values = with_config_file(values, Path(config) if config else None)
         if complete := getattr(module, "complete", None):
             values = complete(values)
-        return read_options(module.OPTIONS, values, f"kvtwin {name}")
+        return with_standard_input(read_options(module.OPTIONS, values, f"kvtwin {name}"))
 
     fields = fields_of(module.OPTIONS)
     parameters = [_parameter(field) for field in fields]
@@ -93,7 +94,7 @@ def _function(name: str, module: ModuleType) -> Callable[..., Any]:
 
 def _parameter(field: OptionField) -> inspect.Parameter:
     if field.is_argument:
-        kind: Any = list[str] if isinstance(field.kind, Several) else str
+        kind: Any = list[str] if isinstance(field.kind, Several | Traces) else str
         return _keyword(field.name, kind | None, typer.Argument(metavar=field.flag))
     if isinstance(field.kind, Switch):
         flags = f"{field.flag}/{field.off_flag}" if field.has_off else field.flag

@@ -123,6 +123,16 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Traces(Text):
+    """What names a trace: one word, or several, which are kept with commas between them."""
+
+    metavar: str = "TRACE"
+
+    def read(self, value: Any) -> str:
+        return ",".join(map(super().read, value)) if isinstance(value, list | tuple) else super().read(value)
+
+
+@dataclass(frozen=True)
 class JsonObject:
     """A JSON object, as text or as a mapping; kept as text."""
 

@@ -1,15 +1,15 @@
-"""The options of ``kvtwin trace inspect`` and ``kvtwin trace generate``."""
+"""The options of ``kvtwin trace ...``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvtwin.experiments.options.fields import argument, option
-from kvtwin.experiments.options.kinds import File, Number, Whole
+from kvtwin.experiments.options.fields import REQUIRED, argument, option
+from kvtwin.experiments.options.kinds import Choice, File, Number, Several, Text, Whole
 from kvtwin.experiments.options.load import BURSTINESS
 from kvtwin.experiments.options.output import JsonOption
-from kvtwin.experiments.options.trace import TraceOptions
+from kvtwin.experiments.options.trace import FormatOptions, TraceOptions
 from kvtwin.workloads.request_record import MOST_SAMPLES
 
 _LENGTH = Whole("TOKENS", 1, 10_000_000)
@@ -22,6 +22,35 @@ class InspectOptions(TraceOptions, JsonOption):
     block_size: int = option(16, Whole("TOKENS"), "tokens per cache block")
     max_model_len: int | None = option(None, Whole("TOKENS"), "count prompts that are too long for this limit")
     top_prefixes: int = option(0, Whole("N"), "show the N shared prefixes that save the most tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(FormatOptions):
+    """Files."""
+
+    trace: str = argument(Text("TRACE"), "workload file, folder or pattern; -: standard input")
+    out: Path = argument(File("OUT"), "new file; a name in .gz is packed")
+    to: str = option(
+        "kvtwin", Choice(("kvtwin", "mooncake")), "kvtwin: without loss; mooncake: lengths and 512-token ids"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions(FormatOptions):
+    """Sample."""
+
+    trace: str = argument(Text("TRACE"), "workload file, folder or pattern; -: standard input")
+    out: Path = argument(File("OUT"), "new file in kvtwin's format; a name in .gz is packed")
+    num_sessions: int = option(REQUIRED, Whole(), "sessions to keep, whole; a request of none is one of its own")
+    seed: int = option(0, Whole("N", 0), "seed: the same seed keeps the same sessions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeOptions(FormatOptions):
+    """Files."""
+
+    traces: tuple[str, ...] = argument(Several(Text("TRACE")), "workload files, each of any format; at least two")
+    out: Path = option(REQUIRED, File("OUT"), "new file in kvtwin's format; a name in .gz is packed")
 
 
 @dataclass(frozen=True, kw_only=True)

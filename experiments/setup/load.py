@@ -20,10 +20,11 @@ def shape_load(options: ReplayOptions, workload: Workload) -> Load:
     if options.burstiness != 1.0 and options.request_rate is None and options.session_rate is None:
         raise UserError("--burstiness: needs --request-rate or --session-rate")
     played = play_sessions(options, workload)
-    if not workload.has_starts and not (options.session_rate or options.concurrent_sessions or options.max_concurrency):
+    starts = (options.session_rate, options.concurrent_sessions, options.max_concurrency, options.request_rate)
+    if not workload.has_starts and not any(starts):
         raise UserError(
-            f"--session-rate: needed, because the sessions of a {workload.format_name} file have no start times "
-            "(inf: all at once); or --concurrent-sessions, or --max-concurrency"
+            f"--session-rate: needed, because {options.trace} ({workload.format_name}) has no start times (inf: all at "
+            "once); or --request-rate, --concurrent-sessions, --max-concurrency"
         )
     sent = played or workload
     num_requests = min(len(sent), options.num_prompts or len(sent))

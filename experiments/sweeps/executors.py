@@ -29,9 +29,10 @@ class _LocalProcesses(ProcessPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See :class:`concurrent.futures.Executor`."""
-        super().shutdown(wait, cancel_futures=cancel_futures or not wait)
         if not wait:
+            super().shutdown(False, cancel_futures=True)
             self._context.kill()
+        super().shutdown(True, cancel_futures=cancel_futures)  # else semaphores would be left behind
 
 
 def dask_cluster(address: str) -> Callable[[], Executor]:

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import parent_process
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any
+
+from tqdm import tqdm
 
 from kvtwin.experiments.files.ending import ending_later
 
@@ -35,6 +37,7 @@ class _WorkerProcess(SpawnProcess):
         for name in ("SIGINT", "SIGHUP"):  # a terminal sends them to all processes: the parent decides
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
+        tqdm.set_lock(RLock())  # its own is a semaphore that outlives a process that is killed
         Thread(target=_end_with_parent, daemon=True).start()
         super().run()
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.trace_tools import GenerateOptions
+from kvtwin.experiments.traces.new_file import write_new
 from kvtwin.workloads.distributions import Constant, Distribution, LogNormal
 from kvtwin.workloads.formats.json_rows import LAST_NS
 from kvtwin.workloads.formats.native import write_workload
@@ -16,14 +15,8 @@ _MOST_SYSTEM_TOKENS = 10_000_000
 """They are held in memory."""
 
 
-_MOST_SYSTEM_TOKENS = 10_000_000
-"""They are held in memory."""
-
-
 def generate(options: GenerateOptions) -> int:
     """Write the file; nothing is overwritten."""
-    if os.path.lexists(options.out):
-        raise UserError(f"{options.out}: already exists; name a new file")
     if options.system_prompts * options.system_prompt_tokens > _MOST_SYSTEM_TOKENS:
         raise UserError(f"--system-prompt-tokens: expected at most {_MOST_SYSTEM_TOKENS:,} in all system prompts")
     if options.num_prompts / options.conversations_per_s > LAST_NS / SECOND_NS:
@@ -44,12 +37,7 @@ def generate(options: GenerateOptions) -> int:
         n=options.parallel_samples,
         seed=options.seed,
     )
-    try:
-        num_written = write_workload(options.out, workload, description="kvtwin trace generate")
-    except OSError as error:
-        raise UserError(f"{options.out}: {error.strerror or error}") from None
-    print(f"{options.out}: {num_written:,} requests; `kvtwin trace inspect {options.out}` shows more")
-    return 0
+    return write_new(options.out, lambda: write_workload(options.out, workload, description="kvtwin trace generate"))
 
 
 def _pause(median_s: float, sigma: float) -> Distribution:

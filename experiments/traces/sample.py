@@ -1,0 +1,18 @@
+"""Some sessions of a trace, whole."""
+
+from __future__ import annotations
+
+from kvtwin.experiments.options.trace_tools import SampleOptions
+from kvtwin.experiments.setup.trace import open_trace, warn_of
+from kvtwin.experiments.traces.new_file import write_new
+from kvtwin.workloads.formats.native import write_workload
+from kvtwin.workloads.sessions import PlayedSessions
+
+
+def sample(options: SampleOptions) -> int:
+    """Write the sessions that the seed draws. UserError: the file cannot be written."""
+    workload = open_trace(options.trace, options)
+    warn_of(workload)
+    played = PlayedSessions(workload, num_sessions=options.num_sessions, seed=options.seed)
+    words = f"kvtwin trace sample: {played.num_sessions} sessions of {options.trace}, seed {options.seed}"
+    return write_new(options.out, lambda: write_workload(options.out, played, description=words))
