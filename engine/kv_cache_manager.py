@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.block_parts import BlockParts
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK, BlockPool
-from kvtwin.engine.cache_groups import make_groups
+from kvtwin.engine.cache_groups import FindBlock, make_groups
 from kvtwin.engine.cache_groups.boundaries import worth_resending
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.demand import Demand
@@ -118,25 +118,28 @@ class KVCacheManager:
         self._observer.looked_up(request, keys, hit)
         return hit
 
-    def num_cached_tokens(self, request: Request) -> int:
+    def num_cached_tokens(self, request: Request, max_tokens: int | None = None, find: FindBlock | None = None) -> int:
         """Leading tokens of ``request`` that the device could serve now. Changes nothing but the request's keys.
 
-        Full attention alone is asked piece by piece, so that keys far behind the first miss need not be made.
+        ``max_tokens`` are asked for: all but the last, unless it says otherwise. ``find`` tells what is cached, if not
+        the pool. Full attention alone is asked piece by piece, so that keys far behind the first miss need not be made.
         """
         if not self._caches:
             return 0
-        max_hit_tokens, num_keyed_tokens = request.num_tokens - 1, request.num_tokens - self._hash_lookahead_tokens
+        find = find or self.pool.find
+        max_tokens = request.num_tokens - 1 if max_tokens is None else max_tokens
+        num_keyed_tokens = request.num_tokens - self._hash_lookahead_tokens
         (group, *others) = self.groups
         if others or group.kind != "full_attention" or group.num_dropped_blocks:
             self._extend_keys(request, num_keyed_tokens)
             keys = [self.pool_keys(request, 0, None, index) for index in range(len(self.groups))]
-            return self._lookup.find(keys, max_hit_tokens, self.pool.find)[1]
-        num_blocks, most_blocks = 0, min(max_hit_tokens, num_keyed_tokens) // group.block_size
+            return self._lookup.find(keys, max_tokens, find)[1]
+        num_blocks, most_blocks = 0, min(max_tokens, num_keyed_tokens) // group.block_size
         while num_blocks < most_blocks:
             end = min(most_blocks, 2 * num_blocks + 8)
             self._extend_keys(request, end * group.block_size)
             for key in self.pool_keys(request, num_blocks, end, 0):
-                if self.pool.find(key) is None:
+                if find(key) is None:
                     return num_blocks * group.block_size
                 num_blocks += 1
         return num_blocks * group.block_size
