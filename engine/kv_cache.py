@@ -7,6 +7,7 @@ from typing import Protocol
 
 from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.block_pool import BlockPool
+from kvtwin.engine.cache_groups import FindBlock
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.contiguous.contiguous_cache import ContiguousCache
 from kvtwin.engine.contiguous.range_pool import RangePool
@@ -60,8 +61,8 @@ class KVCache(Protocol):
     def find_hit(self, request: Request) -> Hit:
         """The longest cached prefix of ``request``, short of its last known token."""
 
-    def num_cached_tokens(self, request: Request) -> int:
-        """Leading tokens of ``request`` that the device could serve now. Changes nothing but the request's keys."""
+    def num_cached_tokens(self, request: Request, max_tokens: int | None = None, find: FindBlock | None = None) -> int:
+        """Leading tokens of ``request`` that the device could serve now (:meth:`KVCacheManager.num_cached_tokens`)."""
 
     def must_wait(self, hit: Hit) -> bool:
         """Whether ``hit`` cannot be adopted before the next step, whatever is free."""

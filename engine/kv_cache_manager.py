@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK
-from kvtwin.engine.cache_groups import Span, StateSpaceGroup, make_groups
+from kvtwin.engine.cache_groups import FindBlock, Span, StateSpaceGroup, make_groups
 from kvtwin.engine.cache_groups.boundaries import worth_resending
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.demand import Demand
@@ -104,12 +104,7 @@ class KVCacheManager:
             return hit
         if not self._caches:
             return Hit([[] for _ in self.groups], 0)
-        self._extend_keys(request, request.num_tokens - self._hash_lookahead_tokens)
-        keys = [
-            self._all_keys(request, index) if group.hits_parts else self.pool_keys(request, 0, None, index)
-            for index, group in enumerate(self.groups)
-        ]
-        max_hit_tokens = request.num_tokens - 1
+        keys, max_hit_tokens = self._lookup_keys(request), request.num_tokens - 1
         tables, num_tokens, longest = self._lookup.find(keys, max_hit_tokens, self.pool.find)
         num_phantom_tokens = self._count_phantom_tokens(tables)
         if num_phantom_tokens and not self._is_strict:
@@ -126,25 +121,26 @@ class KVCacheManager:
         self._observer.looked_up(request, keys, hit)
         return hit
 
-    def num_cached_tokens(self, request: Request) -> int:
+    def num_cached_tokens(self, request: Request, max_tokens: int | None = None, find: FindBlock | None = None) -> int:
         """Leading tokens of ``request`` that the device could serve now. Changes nothing but the request's keys.
 
-        Full attention alone is asked piece by piece, so that keys far behind the first miss need not be made.
+        ``max_tokens`` are asked for: all but the last, unless it says otherwise. ``find`` tells what is cached, if not
+        the pool. Full attention alone is asked piece by piece, so that keys far behind the first miss need not be made.
         """
         if not self._caches:
             return 0
-        max_hit_tokens, num_keyed_tokens = request.num_tokens - 1, request.num_tokens - self._hash_lookahead_tokens
+        find = find or self.pool.find
+        max_tokens = request.num_tokens - 1 if max_tokens is None else max_tokens
+        num_keyed_tokens = request.num_tokens - self._hash_lookahead_tokens
         (group, *others) = self.groups
-        if others or group.kind != "full_attention" or group.num_dropped_blocks:
-            self._extend_keys(request, num_keyed_tokens)
-            keys = [self.pool_keys(request, 0, None, index) for index in range(len(self.groups))]
-            return self._lookup.find(keys, max_hit_tokens, self.pool.find)[1]
-        num_blocks, most_blocks = 0, min(max_hit_tokens, num_keyed_tokens) // group.block_size
+        if others or group.kind != "full_attention" or group.num_dropped_blocks or group.hits_parts:
+            return self._lookup.find(self._lookup_keys(request), max_tokens, find)[1]
+        num_blocks, most_blocks = 0, min(max_tokens, num_keyed_tokens) // group.block_size
         while num_blocks < most_blocks:
             end = min(most_blocks, 2 * num_blocks + 8)
             self._extend_keys(request, end * group.block_size)
             for key in self.pool_keys(request, num_blocks, end, 0):
-                if self.pool.find(key) is None:
+                if find(key) is None:
                     return num_blocks * group.block_size
                 num_blocks += 1
         return num_blocks * group.block_size
@@ -169,9 +165,15 @@ class KVCacheManager:
             return keys if start == 0 and end is None else keys[start:end]
         return [key * num_groups + group_index for key in keys[start:end]]
 
-    def _all_keys(self, request: Request, group_index: int) -> list[int]:
-        """Keys of all parts of a group's blocks: one for each hash."""
-        return [key * len(self.groups) + group_index for key in request.block_keys]
+    def _lookup_keys(self, request: Request) -> list[list[int]]:
+        """Keys of all that ``request`` may hit, per group: of parts of blocks where they can be hit, else of blocks."""
+        self._extend_keys(request, request.num_tokens - self._hash_lookahead_tokens)
+        return [
+            [key * len(self.groups) + index for key in request.block_keys]
+            if group.hits_parts
+            else self.pool_keys(request, 0, None, index)
+            for index, group in enumerate(self.groups)
+        ]
 
     def _extend_keys(self, request: Request, num_tokens: int) -> None:
         num_keys = num_tokens // self._keys.hash_block_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvtwin.engine.block_hashes import Image, LoraAdapter
 from kvtwin.engine.block_keys import Content, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
 from kvtwin.engine.request import Request
+from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.request_record import RequestRecord
 
 EOS_TOKEN = -2
@@ -46,8 +47,10 @@ class RequestFactory:
     def make(self, record: RequestRecord, arrival_ns: int) -> list[Request]:
         """The engine's requests for ``record``, sent at ``arrival_ns``: one per sample, as in vLLM.
 
-        With several samples the first is the parent of the others.
+        With several samples the first is the parent of the others. WorkloadError: another rank is asked for.
         """
+        if record.data_parallel_rank:
+            raise WorkloadError(record.source, f"data_parallel_rank: expected 0, got {record.data_parallel_rank}")
         stamp_ns = self._stamp(arrival_ns)
         first_id, *sibling_ids = sample_ids(record)
         parent = self._sample(record, first_id, stamp_ns)

@@ -58,6 +58,8 @@ class RequestRecord:
     sub-agent is a session whose first turn waits for a turn of its parent. They come earlier in the workload and
     have a session and an id of their own. The ``arrival_ns`` of a request that waits is as if answers took no time.
 
+    ``data_parallel_rank`` asks vLLM's balancer for one of several replicas, counted from 0.
+
     Only the simulator can tell whether two requests with equal ``request_id`` are in flight together, so it
     decides on them. ``source`` names where the record was read, as ``file:line``, for error messages.
     """
@@ -80,6 +82,7 @@ class RequestRecord:
     session: str | None = None
     think_time_ns: int | None = None
     after: tuple[Predecessor, ...] = ()
+    data_parallel_rank: int | None = None
     source: str = ""
 
     @property

@@ -7,6 +7,7 @@ placement is by best fit, to the slot, so that what is lost is lost to contiguit
 
 from __future__ import annotations
 
+from kvtwin.engine.cache_groups import FindBlock
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.contiguous.range_pool import RangePool
 from kvtwin.engine.demand import Demand
@@ -63,7 +64,7 @@ class ContiguousCache:
         """Nothing."""
         return Hit([[]], 0)
 
-    def num_cached_tokens(self, request: Request) -> int:
+    def num_cached_tokens(self, request: Request, max_tokens: int | None = None, find: FindBlock | None = None) -> int:
         """None."""
         return 0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvtwin.experiments.options.fields import option
-from kvtwin.experiments.options.kinds import Choice, File, JsonObject, Whole
+from kvtwin.experiments.options.kinds import Choice, File, JsonObject, Number, Whole
 from kvtwin.sim.cluster.router_names import ROUTER_NAMES
 
 MOST_REPLICAS = 1024
@@ -22,8 +22,16 @@ class ReplicaOptions:
     replicas: Path | None = option(
         None, File("FILE.yaml"), "a list of unequal replicas: the options in which each differs from the others"
     )
-    router: str = option("round-robin", Choice(ROUTER_NAMES), "who chooses the replica that serves a request")
+    router: str = option(
+        "vllm-dp", Choice(ROUTER_NAMES), "who chooses the replica that serves a request; vllm-dp: vLLM itself"
+    )
+    api_server_count: int | None = option(
+        None, Whole("N", 1, MOST_REPLICAS), "front ends of vllm-dp (default: --data-parallel-size)", "-asc"
+    )
     router_config: str | None = option(None, JsonObject(), "settings of the router, as JSON; see docs/routing.md")
+    router_event_lag_ms: float = option(
+        0.0, Number("MS", 0, 3_600_000), "time from the end of a step until a router sees its KV events"
+    )
     router_characters_per_token: int = option(
         4, Whole("N", 1, 64), "length of a token in the text that some routers read instead of tokens"
     )

@@ -24,6 +24,8 @@ ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "replicas": (None, "validation uses a single device"),
     "router": (ReplicaOptions.router, "validation uses a single device"),
     "router_config": (None, "validation uses a single device"),
+    "api_server_count": (None, "validation uses a single device"),
+    "router_event_lag_ms": (0.0, "validation uses a single device"),
     "router_characters_per_token": (4, "validation uses a single device"),
     "speculative_config": (None, "validation does not run a draft model"),
     "allocator": ("paged", "validation always uses paged blocks"),

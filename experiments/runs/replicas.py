@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -21,13 +22,14 @@ from kvtwin.experiments.runs.server import Server, check_refusals
 from kvtwin.experiments.runs.verdicts import verdicts
 from kvtwin.experiments.setup.replicas import replica_options, router_of
 from kvtwin.sim.clock import Clock
-from kvtwin.sim.cluster.cluster import Cluster
+from kvtwin.sim.cluster.cluster import Cluster, Sent
 from kvtwin.sim.cluster.recording import ClusterRecorder
 from kvtwin.sim.recording import Recorder
-from kvtwin.sim.serving import Observe
+from kvtwin.sim.serving import Observe, ServerSimulation
 from kvtwin.workloads.formats.native import write_lines
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.request_record import RequestRecord
+from kvtwin.workloads.time_units import MILLISECOND_NS
 from kvtwin.workloads.workload import Workload
 
 _SUB_TRACE = "trace.jsonl.gz"
@@ -82,14 +84,7 @@ def replay_replicas(
         for number, simulation in enumerate(simulations):
             folder = events.folder(f"replica-{number}") if events else None
             stack.enter_context(recorded_events(options, simulation, folder))
-        cluster = Cluster(
-            clock,
-            simulations,
-            router_of(options),
-            max_concurrency=load.max_concurrency,
-            on_progress=advance,
-            on_sent=keep,
-        )
+        cluster = _cluster(options, clock, simulations, load, advance, keep)
         with within_the_clock():
             recorder = cluster.run(load)
     check_refusals(options, recorder)
@@ -110,6 +105,32 @@ def replay_replicas(
     parts = tuple(replicas)
     kept = tuple(sent) if options.out else ()
     return ReplayedReplicas(summary, heading, recorder, configuration, machine, parts, kept)
+
+
+def _cluster(
+    options: ReplayOptions,
+    clock: Clock,
+    simulations: list[ServerSimulation],
+    load: Load,
+    advance: Callable[[int], None],
+    keep: Sent,
+) -> Cluster:
+    """The servers behind their router. UserError: what the router compares differs between them."""
+    router = router_of(options)
+    if router.follows_caches and len({each.scheduler.config.alignment_tokens for each in simulations}) > 1:
+        raise UserError(f"--replicas: {router.name} needs replicas with equal --block-size")
+    try:
+        return Cluster(
+            clock,
+            simulations,
+            router,
+            event_lag_ns=round(options.router_event_lag_ms * MILLISECOND_NS),
+            max_concurrency=load.max_concurrency,
+            on_progress=advance,
+            on_sent=keep,
+        )
+    except ValueError as error:
+        raise UserError(f"--router {router.name}: {error}") from None
 
 
 def _summary(

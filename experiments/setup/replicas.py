@@ -15,7 +15,7 @@ from kvtwin.experiments.options.replicas import MOST_REPLICAS, ReplicaOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.step_time import StepTimeOptions
 from kvtwin.sim.cluster.router import Router
-from kvtwin.sim.cluster.routers.registry import make_router
+from kvtwin.sim.cluster.routers.registry import ROUTERS, make_router
 
 _OWN = frozenset(
     field.name for options in (SizingOptions, EngineOptions, StepTimeOptions) for field in fields_of(options)
@@ -49,7 +49,15 @@ _ALONE = {
 def router_of(options: ReplayOptions) -> Router:
     """The router. UserError: a setting that it does not have, or that cannot be."""
     settings = json.loads(options.router_config) if options.router_config else {}
-    common = {"seed": options.seed, "characters_per_token": options.router_characters_per_token}
+    if options.api_server_count is not None and options.router != "vllm-dp":
+        raise UserError(f"--api-server-count: {options.router} has no API servers, vllm-dp has")
+    if options.router_event_lag_ms and not ROUTERS[options.router].follows_caches:
+        raise UserError(f"--router-event-lag-ms: {options.router} sees no KV events")
+    common = {
+        "seed": options.seed,
+        "api_server_count": options.api_server_count,
+        "characters_per_token": options.router_characters_per_token,
+    }
     try:
         return make_router(options.router, settings, common)
     except ValueError as error:

@@ -9,7 +9,8 @@ from functools import partial
 from kvtwin.sim.clients import Clients
 from kvtwin.sim.clock import Clock
 from kvtwin.sim.cluster.recording import ClusterRecorder, Routing
-from kvtwin.sim.cluster.router import RoutedRequest, Router
+from kvtwin.sim.cluster.routed_request import RoutedRequest
+from kvtwin.sim.cluster.router import Router
 from kvtwin.sim.cluster.view import View
 from kvtwin.sim.serving import ServerSimulation
 from kvtwin.workloads.errors import WorkloadError
@@ -32,32 +33,36 @@ class Cluster:
         servers: Sequence[ServerSimulation],
         router: Router,
         *,
+        event_lag_ns: int = 0,
         max_concurrency: int | None = None,
         on_progress: Callable[[int], None] | None = None,
         on_sent: Sent | None = None,
     ) -> None:
-        """``servers`` are on ``clock`` and have not started. ``on_progress`` gets the number of finished records."""
+        """``servers`` are on ``clock`` and have not started. ``on_progress`` gets the number of finished records.
+
+        ``event_lag_ns`` is what KV events need to the router. ValueError: a setting of the router does not fit.
+        """
         self._clock = clock
         self._servers = servers
         self._router = router
-        self._view = View(clock, servers)
+        self._view = View(clock, servers, event_lag_ns)
         self._clients = Clients(clock, self._route, max_concurrency)
         self._on_progress = on_progress
         self._on_sent = on_sent
         self._routing = Routing()
         self._open: dict[int, RoutedRequest] = {}
-        """Requests in flight, by the identity of their records."""
+        """Requests in flight, by the identity of the records that their servers got."""
         self._peak_requests = 0
         self._num_done = 0
         for replica, server in enumerate(servers):
             server.on_done = partial(self._done, replica)
+        router.begin(self._view)
 
     def run(self, workload: Iterable[RequestRecord]) -> ClusterRecorder:
         """Serve ``workload``, whose records come in order of ``arrival_ns``; return what was recorded.
 
         Raises WorkloadError when a request's id belongs to one that the same server is still serving.
         """
-        self._router.begin(self._view)
         self._clients.start(workload)
         for server in self._servers:
             server.start()
@@ -67,28 +72,34 @@ class Cluster:
         return ClusterRecorder(recorders, self._routing, self._peak_requests, num_unsent)
 
     def _route(self, record: RequestRecord) -> None:
-        servers, request = self._servers, RoutedRequest(record)
-        if self._router.serves_api and servers[0].refusal(record):
+        router, servers, now_ns = self._router, self._servers, self._clock.now_ns
+        if record.data_parallel_rank is not None and not router.serves_api:
+            raise WorkloadError(record.source, "data_parallel_rank: only vLLM's own balancer reads it (vllm-dp)")
+        if record.n > 1 and router.serves_api:
+            raise WorkloadError(record.source, "n: vLLM spreads the samples of a prompt over its ranks; not modelled")
+        cached = [server.scheduler.kv_cache.num_cached_tokens(server.unsent(record)) for server in servers]
+        request = RoutedRequest(record, cached)
+        if router.serves_api and servers[0].refusal(record):
             replica = 0  # where it is counted: no engine gets it
         else:
-            replica = self._router.choose(request, self._view)
+            replica = router.choose(request, self._view)
         if not 0 <= replica < len(servers):
             raise WorkloadError(record.source, f"replica {replica}: expected one of 0 to {len(servers) - 1}")
-        server = servers[replica]
-        self._open[id(record)] = request
+        sent = replace(record, arrival_ns=now_ns, think_time_ns=None, after=(), data_parallel_rank=None)
+        self._open[id(sent)] = request
         self._view.in_flight[replica] += 1
-        if not server.refusal(record):
+        if not servers[replica].refusal(record):
             self._peak_requests = max(self._peak_requests, len(self._open))
-            cached = [each.scheduler.kv_cache.num_cached_tokens(each.unsent(record)) for each in servers]
             self._routing.add(replica, cached)
         if self._on_sent:
-            self._on_sent(replica, replace(record, arrival_ns=self._clock.now_ns, think_time_ns=None, after=()))
-        server.serve(record)
+            self._on_sent(replica, sent)
+        servers[replica].serve(sent)
 
-    def _done(self, replica: int, record: RequestRecord) -> None:
+    def _done(self, replica: int, sent: RequestRecord) -> None:
         self._view.in_flight[replica] -= 1
-        self._router.ended(self._open.pop(id(record)), replica)
+        request = self._open.pop(id(sent))
+        self._router.ended(request, replica)
         self._num_done += 1
         if self._on_progress:
             self._on_progress(self._num_done)
-        self._clients.request_done(record)
+        self._clients.request_done(request.record)

@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import ClassVar
 
+from kvtwin.sim.cluster.routed_request import RoutedRequest
 from kvtwin.sim.cluster.view import View
-from kvtwin.workloads.prefixes.chains import Run, prefix_chain
-from kvtwin.workloads.request_record import RequestRecord
-
-
-class RoutedRequest:
-    """A request as a router sees it: the record, and its prompt cut into the router's own blocks."""
-
-    __slots__ = ("_prompts", "record")
-
-    def __init__(self, record: RequestRecord) -> None:
-        self.record = record
-        self._prompts: dict[int, list[Run]] = {}
-
-    def prompt(self, block_tokens: int) -> list[Run]:
-        """The prompt's leading full blocks of ``block_tokens`` tokens whose content is known, as named runs."""
-        runs = self._prompts.get(block_tokens)
-        if runs is None:
-            runs, left = [], self.record.prompt_tokens // block_tokens
-            for name, count in prefix_chain(self.record, block_tokens).runs:
-                if left <= 0:
-                    break
-                runs.append((name, min(count, left)))
-                left -= count
-            self._prompts[block_tokens] = runs
-        return runs
 
 
 class Router:
     """Chooses a replica for each request. Subclasses override :meth:`choose`, and :meth:`begin` if they need to see.
 
     A router is asked once per request, in the order in which they are sent. It knows what ``View`` shows, and whatever
-    it keeps itself; it never looks into an engine.
+    it keeps itself; it never looks into an engine. A subclass is a dataclass whose fields are its settings, under the
+    names and with the defaults of the original.
     """
 
     name: ClassVar[str]
     serves_api: ClassVar[bool] = False
     """Whether it stands behind vLLM's front end, which refuses bad requests before anybody routes them."""
+    follows_caches: ClassVar[bool] = False
+    """Whether it looks at KV events."""
 
     def begin(self, view: View) -> None:
-        """The run is about to begin: ask ``view`` for what :meth:`choose` will look at."""
+        """The run is about to begin: ask ``view`` for what :meth:`choose` will look at. ValueError: a bad setting."""
 
     def choose(self, request: RoutedRequest, view: View) -> int:
         """The number of the replica that shall serve ``request``, from 0 on."""
@@ -54,6 +35,20 @@ class Router:
         """The replica is done with ``request``, whatever came of it."""
 
 
-def least(values: list[int] | list[float]) -> int:
+def least(values: Sequence[float]) -> int:
     """The position of the least of ``values``, the first of several."""
     return min(range(len(values)), key=values.__getitem__)
+
+
+def any_least(values: Sequence[float], draw: Random) -> int:
+    """The position of the least of ``values``, drawn at random from several."""
+    lowest = min(values)
+    positions = [position for position, value in enumerate(values) if value == lowest]
+    return positions[0] if len(positions) == 1 else draw.choice(positions)
+
+
+def text_block_tokens(characters: int, characters_per_token: int) -> int:
+    """Tokens of a block of text. ValueError: it is not a whole number of them."""
+    if characters % characters_per_token:
+        raise ValueError(f"a block of {characters} characters is no whole number of tokens of {characters_per_token}")
+    return characters // characters_per_token

@@ -2,4 +2,18 @@
 
 from __future__ import annotations
 
-ROUTER_NAMES = ("round-robin", "random", "least-loaded", "power-of-two", "session")
+ROUTER_NAMES = (
+    "vllm-dp",
+    "round-robin",
+    "random",
+    "least-loaded",
+    "power-of-two",
+    "session",
+    "cache_aware",
+    "prefix-aware",
+    "llm-d",
+    "llm-d-precise",
+    "dynamo",
+    "aibrix",
+    "oracle",
+)

@@ -186,7 +186,8 @@ def difference(seed):
 @contextmanager
 def interpreted():
     """The loop decides, and Python interprets it."""
-    with patch.object(serving, "machine_code", lambda: True), patch.object(compiled_engine, "machine_code", lambda: None):
+    no_code = patch.object(compiled_engine, "machine_code", lambda: None)
+    with patch.object(serving, "machine_code", lambda: True), no_code:
         yield
 
 

@@ -102,7 +102,7 @@ def good(rest: str = "") -> str:
             "'colour': unknown key, expected one of id, arrival_ns, prompt_tokens, token_ids, hash_ids, "
             "hash_block_tokens, hash_id_ends, output_tokens, output_token_ids, accepted_drafts, n, "
             "priority, cache_salt, lora, images, session, "
-            "think_time_ns, after",
+            "think_time_ns, after, data_parallel_rank",
         ),
         (good(', "token_ids": [1, 2]'), "token_ids: expected 3 ids, got 2"),
         (

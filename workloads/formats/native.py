@@ -38,6 +38,7 @@ _KEYS = (
     "session",
     "think_time_ns",
     "after",
+    "data_parallel_rank",
 )
 _IMAGE_KEYS = ("hash", "offset_tokens", "length_tokens", "text_positions")
 _AFTER_KEYS = ("id", "delay_ns", "dispatched")
@@ -146,6 +147,8 @@ def _values(record: RequestRecord) -> dict[str, Any]:
         values["after"] = [
             dict(zip(_AFTER_KEYS, (of.request_id, of.delay_ns, of.dispatched), strict=True)) for of in record.after
         ]
+    if record.data_parallel_rank is not None:
+        values["data_parallel_rank"] = record.data_parallel_rank
     return values
 
 
@@ -171,6 +174,7 @@ def _record(row: JsonRow) -> RequestRecord:
         session=row.text("session") if "session" in values else None,
         think_time_ns=row.time_ns("think_time_ns", 1) if "think_time_ns" in values else None,
         after=tuple(map(_predecessor, row.objects("after"))) if "after" in values else (),
+        data_parallel_rank=row.integer("data_parallel_rank", minimum=0) if "data_parallel_rank" in values else None,
         source=row.source,
     )
     record.images = _images(row, record.prompt_tokens)

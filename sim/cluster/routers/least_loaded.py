@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvtwin.sim.cluster.router import RoutedRequest, Router, least
+from kvtwin.sim.cluster.routed_request import RoutedRequest
+from kvtwin.sim.cluster.router import Router, least
 from kvtwin.sim.cluster.view import View
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from kvtwin.sim.cluster.router import RoutedRequest, Router
+from kvtwin.sim.cluster.routed_request import RoutedRequest
+from kvtwin.sim.cluster.router import Router
 from kvtwin.sim.cluster.view import View
 
 

@@ -7,13 +7,34 @@ from dataclasses import Field, fields
 from typing import Any
 
 from kvtwin.sim.cluster.router import Router
+from kvtwin.sim.cluster.routers.aibrix import AIBrix
+from kvtwin.sim.cluster.routers.cache_aware import CacheAware
+from kvtwin.sim.cluster.routers.dynamo import Dynamo
 from kvtwin.sim.cluster.routers.least_loaded import LeastLoaded
+from kvtwin.sim.cluster.routers.llm_d import LlmD, LlmDPrecise
+from kvtwin.sim.cluster.routers.oracle import Oracle
 from kvtwin.sim.cluster.routers.power_of_two import PowerOfTwo
+from kvtwin.sim.cluster.routers.prefix_aware import PrefixAware
 from kvtwin.sim.cluster.routers.round_robin import RoundRobin
 from kvtwin.sim.cluster.routers.session import Session
 from kvtwin.sim.cluster.routers.uniform import Uniform
+from kvtwin.sim.cluster.routers.vllm_dp import VllmDataParallel
 
-_CLASSES: tuple[type[Router], ...] = (RoundRobin, Uniform, LeastLoaded, PowerOfTwo, Session)
+_CLASSES: tuple[type[Router], ...] = (
+    VllmDataParallel,
+    RoundRobin,
+    Uniform,
+    LeastLoaded,
+    PowerOfTwo,
+    Session,
+    CacheAware,
+    PrefixAware,
+    LlmD,
+    LlmDPrecise,
+    Dynamo,
+    AIBrix,
+    Oracle,
+)
 
 ROUTERS = {router.name: router for router in _CLASSES}
 

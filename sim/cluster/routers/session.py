@@ -6,7 +6,8 @@ from bisect import bisect
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from kvtwin.sim.cluster.router import RoutedRequest, Router
+from kvtwin.sim.cluster.routed_request import RoutedRequest
+from kvtwin.sim.cluster.router import Router
 from kvtwin.sim.cluster.view import View
 
 

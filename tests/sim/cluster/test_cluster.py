@@ -37,7 +37,14 @@ def test_each_sub_trace_alone_makes_the_same_decisions(name, closed, asynchronou
         assert mine.steps == alone.steps
         own = run.recorder.replicas[replica]
         assert columns_of(own.steps, StepColumns) == columns_of(recorder.steps, StepColumns)
-        assert columns_of(own.requests, RequestColumns) == columns_of(recorder.requests, RequestColumns)
+        assert decided(own) == decided(recorder)
+
+
+def decided(recorder):
+    """Columns of the requests without the session's past: a turn sent the instant its session's last turn ended comes
+    before that end if it is replayed."""
+    columns = columns_of(recorder.requests, RequestColumns)
+    return {name: values for name, values in columns.items() if name not in ("pause_ns", "history_tokens")}
 
 
 def test_the_clusters_of_that_test_are_under_pressure():

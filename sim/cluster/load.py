@@ -1,0 +1,62 @@
+"""The load of an engine, as it tells it to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kvtwin.engine.executor import Step
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.sim.server_observer import ServerObserver
+
+
+class Load(NamedTuple):
+    """What an engine tells of itself."""
+
+    waiting: int
+    running: int
+    usage: float
+    """Share of its blocks that are held."""
+
+
+def load_of(scheduler: Scheduler) -> Load:
+    """The load of an engine at the present instant, as vLLM counts it."""
+    pool = scheduler.kv_cache.pool
+    usage = 1.0 - pool.num_free_blocks / pool.num_usable_blocks
+    return Load(len(scheduler.waiting), len(scheduler.running), usage)
+
+
+class LoadReporter(ServerObserver):
+    """Tells the load of one engine between steps, if the number of waiting or of running requests changed."""
+
+    def __init__(self, replica: int, scheduler: Scheduler, function: Callable[[int, Load, int], None]) -> None:
+        self._replica = replica
+        self._scheduler = scheduler
+        self._function = function
+        self._counts = (0, 0)
+
+    def turns(self, now_ns: int) -> None:
+        counts = (len(self._scheduler.waiting), len(self._scheduler.running))
+        if counts != self._counts:
+            self._counts = counts
+            self._function(self._replica, load_of(self._scheduler), now_ns)
+
+
+class Metrics(ServerObserver):
+    """A server's metrics, which are set when an output is delivered and read by the router at regular times."""
+
+    def __init__(self, scheduler: Scheduler, interval_ns: int) -> None:
+        self._scheduler = scheduler
+        self._interval_ns = interval_ns
+        self._read = self._set = Load(0, 0, 0.0)
+        self._set_ns = 0
+        """When the latest values were set."""
+
+    def processed(self, step: Step, now_ns: int) -> None:
+        self._read = self.at(now_ns - 1)
+        self._set, self._set_ns = load_of(self._scheduler), now_ns
+
+    def at(self, now_ns: int) -> Load:
+        """What was read last, at a multiple of the interval."""
+        read_ns = now_ns // self._interval_ns * self._interval_ns if self._interval_ns else now_ns
+        return self._set if self._set_ns <= read_ns else self._read

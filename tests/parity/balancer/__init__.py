@@ -1,0 +1,1 @@
+"""vLLM's own balancing among data-parallel engines, beside ours."""

@@ -1,0 +1,1 @@
+"""Choices of other routers' own programs, beside ours."""
