@@ -37,7 +37,7 @@ ALLOWED = {
 
 ALLOWED_LATER = {
     "workloads": {"pyarrow", "tokenizers"},
-    "engine": {"xxhash", "cbor2", "llvmlite", "numba"},
+    "engine": {"xxhash", "cbor2", "llvmlite", "numba", "numpy"},
     "gpu": {"gguf", "safetensors"},
     "experiments": {
         "distributed",
