@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kvtwin.engine.block_pool import NO_KEY, BlockPool
 from kvtwin.engine.compiled.arrays import NUM_HASHED
 from kvtwin.engine.pool_listener import TablePart
+from kvtwin.engine.request import BlockTables
 
 
 class MultiKeyPool(BlockPool):
@@ -46,6 +47,10 @@ class MultiKeyPool(BlockPool):
     def prefix_tokens(self, block: int) -> int | None:
         """Tokens of the prefix that the first key of ``block`` names; None without a key."""
         return self._prefix_tokens.get(block)
+
+    def beyond(self, tables: BlockTables, num_tokens: int) -> list[int]:
+        """Blocks of ``tables`` whose first key names a prefix of more than ``num_tokens`` tokens."""
+        return [block for table in tables for block in table if self._prefix_tokens.get(block, 0) > num_tokens]
 
     def register(self, block_ids: Sequence[int], keys: Sequence[int], part: TablePart | None = None) -> None:
         """Give held blocks the keys of whole blocks; those of parts are forgotten."""
