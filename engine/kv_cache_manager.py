@@ -104,10 +104,11 @@ class KVCacheManager:
             return hit
         if not self._caches:
             return Hit([[] for _ in self.groups], 0)
-        self._extend_keys(request, request.num_tokens - self._hash_lookahead_tokens)
-        keys = [self.pool_keys(request, 0, None, index) for index in range(len(self.groups))]
-        sought = [self._part_keys(request, index) or keys[index] for index in range(len(self.groups))]
-        max_hit_tokens = request.num_tokens - 1
+        sought, max_hit_tokens = self._lookup_keys(request), request.num_tokens - 1
+        keys = [
+            self.pool_keys(request, 0, None, index) if group.hits_parts else sought[index]
+            for index, group in enumerate(self.groups)
+        ]
         tables, num_tokens, longest = self._lookup.find(sought, max_hit_tokens, self.pool.find)
         num_phantom_tokens = self._count_phantom_tokens(tables)
         if num_phantom_tokens and not self._is_strict:
@@ -168,11 +169,15 @@ class KVCacheManager:
             return keys if start == 0 and end is None else keys[start:end]
         return [key * num_groups + group_index for key in keys[start:end]]
 
-    def _part_keys(self, request: Request, group_index: int) -> list[int]:
-        """Keys of all parts of a group's blocks, one for each hash, where hits may end inside a block; else none."""
-        if not self.groups[group_index].hits_parts:
-            return []
-        return [key * len(self.groups) + group_index for key in request.block_keys]
+    def _lookup_keys(self, request: Request) -> list[list[int]]:
+        """Keys of all that ``request`` may hit, per group: of parts of blocks where they can be hit, else of blocks."""
+        self._extend_keys(request, request.num_tokens - self._hash_lookahead_tokens)
+        return [
+            [key * len(self.groups) + index for key in request.block_keys]
+            if group.hits_parts
+            else self.pool_keys(request, 0, None, index)
+            for index, group in enumerate(self.groups)
+        ]
 
     def _extend_keys(self, request: Request, num_tokens: int) -> None:
         num_keys = num_tokens // self._keys.hash_block_size
