@@ -10,6 +10,7 @@ EPILOGUE = """\
 examples:
   kvtwin explain demo --request c66t1 --gpu rtx-4090 --max-model-len 8192 --num-gpu-blocks-override 1800 \
 --max-num-seqs 64
+  kvtwin explain trace.jsonl --first-preempted
   kvtwin explain trace.jsonl --request 1a2b --json
 """
 

@@ -115,6 +115,10 @@ def _server_facts(search: Search) -> dict[str, Any]:
             "highest_held": None if bracket.held is None else rate(bracket.held),
             "lowest_failed": None if bracket.failed is None else rate(bracket.failed),
             "contradictions": [rate(step) for step in search.contradictions(criteria)],
+            "requests_per_s_at_held": None if bracket.held is None else _offered(search.replays[bracket.held]),
+            "tokens_per_s_at_held": (
+                None if bracket.held is None else search.replays[bracket.held]["total_token_throughput"]
+            ),
         }
         if len(criteria) == 1:
             for name, step in (("value_at_held", bracket.held), ("value_at_failed", bracket.failed)):
@@ -125,3 +129,9 @@ def _server_facts(search: Search) -> dict[str, Any]:
         "limits": limits,
         "replays": [{"rate": rate(step)} | {key: search.replays[step][key] for key in keys} for step in search.steps],
     }
+
+
+def _offered(summary: dict[str, Any]) -> float | None:
+    """Requests per second that arrived; None where all came together."""
+    rate: float = summary["request_rate"]
+    return None if rate == float("inf") else rate

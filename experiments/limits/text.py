@@ -6,18 +6,19 @@ from typing import Any
 
 from kvtwin.experiments.display.tables import Part, table
 
-_HEADINGS = ("memory", "blocks", "criterion", "holds at", "(value)", "fails at", "(value)")
+_HEADINGS = ("memory", "blocks", "criterion", "holds at", "requests/s", "tokens/s", "(value)", "fails at", "(value)")
 
 
 def text_parts(facts: dict[str, Any]) -> list[Part]:
     """A row per server and criterion, and what to make of them."""
     rows: list[tuple[str, ...]] = []
     notes: list[str] = []
+    failed: dict[str, list[str]] = {}
     num_replays = 0
     for server in facts["servers"]:
         memory = "as given" if server["memory_fraction"] is None else f"{server['memory_fraction']:g}"
         if "error" in server:
-            notes.append(f"* memory {memory}: {server['error']}")
+            failed.setdefault(server["error"], []).append(memory)
             continue
         num_replays += len(server["replays"])
         start = (memory, f"{server['num_gpu_blocks']:,}")
@@ -27,8 +28,10 @@ def text_parts(facts: dict[str, Any]) -> list[Part]:
                     *start,
                     limit["criterion"],
                     _rate(limit["highest_held"], "nowhere"),
+                    _value(limit["requests_per_s_at_held"]),
+                    _value(limit["tokens_per_s_at_held"], "{:,.0f}"),
                     _value(limit.get("value_at_held")),
-                    _rate(limit["lowest_failed"], "nowhere"),
+                    _rate(limit["lowest_failed"], f"above {facts['highest_rate']:g}"),
                     _value(limit.get("value_at_failed")),
                 )
             )
@@ -41,6 +44,8 @@ def text_parts(facts: dict[str, Any]) -> list[Part]:
         "",
         f"Bisection from {facts['lowest_rate']:g} to {facts['highest_rate']:g} in {num_replays} replays, to within "
         f"{100 * facts['precision']:g} %: between the two rates of a row nothing was replayed.",
+        "requests/s arrive, and tokens/s of prompts and outputs are served, where it holds.",
+        *(f"* memory {', '.join(memories)}: {reason}" for reason, memories in failed.items()),
         *notes,
     ]
 
@@ -50,9 +55,9 @@ def _notes(facts: dict[str, Any], memory: str, limit: dict[str, Any]) -> list[st
     where = f"* memory {memory}, {limit['criterion']}"
     notes = []
     if limit["lowest_failed"] is None:
-        notes.append(f"{where}: holds up to {facts['highest_rate']:g}, the highest rate tried")
+        notes.append(f"{where}: holds up to {facts['highest_rate']:g}, the highest tried")
     if limit["highest_held"] is None:
-        notes.append(f"{where}: fails even at {facts['lowest_rate']:g}, the lowest rate tried")
+        notes.append(f"{where}: fails even at {facts['lowest_rate']:g}, the lowest tried")
     if limit["contradictions"]:
         rates = ", ".join(f"{rate:g}" for rate in limit["contradictions"])
         notes.append(f"{where}: no single boundary: the opposite result at {rates}")
@@ -63,7 +68,7 @@ def _rate(rate: float | None, absent: str) -> str:
     return absent if rate is None else f"{rate:.4g}"
 
 
-def _value(value: float | None) -> str:
+def _value(value: float | None, form: str = "{:,.4g}") -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else form.format(value)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.experiments.errors import UserError, nearest
+from kvtwin.experiments.narration.choice import chosen_request
 from kvtwin.experiments.narration.narrator import Narrator
 from kvtwin.experiments.narration.text import narration_lines
 from kvtwin.experiments.options.explain import ExplainOptions
@@ -52,12 +53,12 @@ def _find(options: ExplainOptions) -> tuple[RequestRecord, str]:
     ids = []
     workload = open_trace(options.trace, options)
     warn_of(workload)
+    asked = chosen_request(options)
     for record in shape_load(options, workload):
         samples = sample_ids(record)
-        if options.request in samples:
-            return record, options.request
-        if options.request == record.request_id:
+        if asked in samples:
+            return record, asked
+        if asked == record.request_id:
             return record, samples[0]
         ids.append(record.request_id)
-    hint = nearest(options.request, ids, 0.0, most=3)
-    raise UserError(f"--request: {options.trace} has no request {options.request!r}{hint}")
+    raise UserError(f"--request: {options.trace} has no request {asked!r}{nearest(asked, ids, 0.0, most=3)}")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.sizing.cache_plan import CachePlan
@@ -16,7 +17,7 @@ from kvtwin.experiments.runs.image_figures import image_figures
 from kvtwin.experiments.runs.latencies import Latencies, as_array, served_rows
 from kvtwin.experiments.runs.memory_use import memory_use
 from kvtwin.experiments.runs.session_figures import session_figures
-from kvtwin.sim.recording import NEVER, Recorder
+from kvtwin.sim.recording import NEVER, Recorder, RequestColumns
 from kvtwin.workloads.time_units import SECOND_NS
 
 
@@ -103,6 +104,7 @@ def _hit_figures(recorder: Recorder, config: EngineConfig) -> dict[str, Any]:
         "prefix_cache_hit_rate": _share(counts.hits, counts.queries) if known else None,
         "prefix_cache_hit_rate_last_1000_requests": statistics.recent_hit_rate.rate if known else None,
         "prefix_cache_block_hit_rate": _share(counts.hits, full_blocks * block_tokens) if known else None,
+        "mean_request_hit_rate": _mean_share(columns, admitted) if known else None,
         "prompt_full_blocks": full_blocks,
         "hit_alignment_tokens": block_tokens,
         "requests_with_hit": counts.requests_with_hit if known else None,
@@ -189,6 +191,12 @@ def _duration_ns(recorder: Recorder) -> int:
     """From the first arrival to the last completion."""
     arrivals, finishes = recorder.requests.arrival_ns, recorder.requests.finish_ns
     return max(finishes) - min(arrivals) if len(arrivals) else 0
+
+
+def _mean_share(columns: RequestColumns, counted: NDArray[np.bool_]) -> float:
+    """The mean over the requests of the share of each one's prompt that hit."""
+    prompts, hits = as_array(columns.prompt_tokens)[counted], as_array(columns.hit_tokens)[counted]
+    return float(np.mean(hits / prompts)) if len(prompts) else 0.0
 
 
 def _per_second(count: int, duration_s: float) -> float:

@@ -92,11 +92,15 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
         row("Hit tokens / queried tokens:", f"{'unknown' if hits is None else hits} / {queries}"),
         row("Hit rate, tokens (%):", percent_text(summary["prefix_cache_hit_rate"])),
         row("  possible with an infinite cache (%):", percent_text(summary["possible_hit_rate"])),
-        row("  of the last 1000 requests (%):", percent_text(summary["prefix_cache_hit_rate_last_1000_requests"])),
+        row(
+            "  of the last 1000, as vLLM logs it (%):",
+            percent_text(summary["prefix_cache_hit_rate_last_1000_requests"]),
+        ),
         row(
             f"  of {summary['prompt_full_blocks']} full prompt blocks (%):",
             percent_text(summary["prefix_cache_block_hit_rate"]),
         ),
+        row("  mean of the requests' own (%):", percent_text(summary["mean_request_hit_rate"])),
         row("  requests with a hit (%):", percent_text(summary["request_hit_rate"])),
     ]
     lines += [row(label, value) for label, value in miss_rows(summary)]

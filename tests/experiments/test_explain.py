@@ -195,3 +195,22 @@ def test_a_rejected_request_ends_at_once(kvtwin, native):
     trace = native({"id": "sql", "lora": "sql"}, {"id": "other"})
     outcome = kvtwin("explain", trace, "--request", "sql")
     assert "ends: rejected (needs LoRA adapter sql, but max_loras is 0)" in outcome.out
+
+
+def test_who_is_explained_may_be_chosen(kvtwin, crowd, tmp_path):
+    assert kvtwin("replay", crowd, *TIGHT, "--out", tmp_path / "run").code == 0
+    rows = pyarrow.parquet.read_table(tmp_path / "run" / "requests.parquet").to_pylist()
+    slowest = max(rows, key=lambda row: row["finish_ns"] - row["arrival_ns"])["request_id"]
+    preempted = [row["request_id"] for row in rows if row["preemptions"]]
+
+    def chosen(flag):
+        return json.loads(kvtwin("explain", crowd, *TIGHT, flag, "--json").out)
+
+    assert chosen("--slowest")["request"] == slowest
+    for flag in ("--first-preempted", "--most-recomputed"):
+        story = chosen(flag)
+        assert story["request"] in preempted
+        assert any(event["kind"] == "preempt" for event in story["events"]), story["events"]
+    kvtwin("explain", crowd, *TIGHT, "--slowest", "--request", "r2").complains("--request", "--slowest")
+    roomy = ("--num-gpu-blocks-override", "4000", "--max-model-len", "2048", "--step-time", "zero")
+    kvtwin("explain", crowd, *roomy, "--first-preempted").complains("nothing was preempted")
