@@ -64,16 +64,23 @@ class Run:
         """
         return _frame(self._kept.steps)
 
+    @property
+    def replicas(self) -> list[Run]:
+        """The run of each replica, as if it had been alone; empty where there was one server."""
+        return [Run(each) for each in self._kept.replicas]
+
     def plot(self, picture: Picture = "timeline") -> Figure:
         """A picture: ``timeline`` (cache, requests and preemptions over time), ``latencies`` or ``misses``.
 
         UserError: there is no picture of that name.
         """
+        from kvtwin.experiments.pictures import replicas as replica_pictures
         from kvtwin.experiments.pictures import run as run_pictures
         from kvtwin.experiments.pictures import shares
 
         if picture == "timeline":
-            return run_pictures.timeline(self._kept)
+            draw = replica_pictures.timelines if self._kept.replicas else run_pictures.timeline
+            return draw(self._kept)
         if picture == "latencies":
             return run_pictures.latencies(self._kept)
         if picture == "misses":

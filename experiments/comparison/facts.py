@@ -22,6 +22,9 @@ _REQUEST_COLUMNS = (
     "finish_reason",
 )
 
+_NO_FIGURES = ("verdicts", "replicas")
+"""Keys of a summary that are no figures of the whole run."""
+
 Row = dict[str, Any]
 """``name``, the ``values`` of all runs in order, and whether they are ``equal``."""
 
@@ -36,7 +39,7 @@ def compare_facts(runs: list[Run], names: list[str] | None = None) -> dict[str, 
         "runs": names or _names(runs),
         "options": _rows([run.configuration["options"] for run in runs]),
         "settings": _rows([dict(_settings(run)) for run in runs]),
-        "figures": [_with_differences(row) for row in _rows(summaries) if row["name"] != "verdicts"],
+        "figures": [_with_differences(row) for row in _rows(summaries) if row["name"] not in _NO_FIGURES],
         "verdicts": [list(summary.get("verdicts", ())) for summary in summaries],
         "requests": [_compare_requests(runs[0], run) for run in runs[1:]],
     }

@@ -43,25 +43,33 @@ _BLOCK_TIMES = {
 _PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 
 _LABELS = ("engine", "model_name")
-_ENGINE = "0"
 
 Values = NDArray[Any]
+Labels = tuple[str, str]
+"""Number of the engine, and the model."""
 
 
 def export(run: Run, file: IO[str]) -> None:
-    """Write the text."""
+    """Write the text. Replicas are told apart by the label ``engine``, as vLLM's ranks are."""
     from prometheus_client import generate_latest
     from prometheus_client.registry import Collector
 
     class Metrics(Collector):
         def collect(self) -> Iterator[Metric]:
-            model = str(run.configuration["model"])
-            return chain(_gauges(run, model), _counters(run, model), _histograms(run, model))
+            found: dict[str, Metric] = {}
+            for engine, part in enumerate(run.replicas or [run]):
+                labels = str(engine), str(part.configuration["model"])
+                for metric in chain(_gauges(part, labels), _counters(part, labels), _histograms(part, labels)):
+                    if metric.name in found:
+                        found[metric.name].samples += metric.samples
+                    else:
+                        found[metric.name] = metric
+            return iter(found.values())
 
     file.write(generate_latest(Metrics()).decode("utf-8"))
 
 
-def _gauges(run: Run, model: str) -> Iterator[Metric]:
+def _gauges(run: Run, labels: Labels) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     engine, options = run.configuration["engine"], run.configuration["options"]
@@ -75,13 +83,13 @@ def _gauges(run: Run, model: str) -> Iterator[Metric]:
         ("kv_cache_usage_perc", "Share of the cache in use, 1 is all.", usage),
     ):
         gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=_LABELS)
-        gauge.add_metric((_ENGINE, model), float(value))
+        gauge.add_metric(labels, float(value))
         yield gauge
     info = {
         "block_size": engine["block_size"],
         "cache_dtype": options["kv_cache_dtype"],
         "enable_prefix_caching": engine["enable_prefix_caching"],
-        "engine": _ENGINE,
+        "engine": labels[0],
         "gpu_memory_utilization": options["gpu_memory_utilization"],
         "num_gpu_blocks": engine["num_blocks"],
         "prefix_caching_hash_algo": engine["prefix_caching_hash_algo"],
@@ -91,7 +99,7 @@ def _gauges(run: Run, model: str) -> Iterator[Metric]:
     yield gauge
 
 
-def _counters(run: Run, model: str) -> Iterator[Metric]:
+def _counters(run: Run, labels: Labels) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily
 
     summary, requests = run.summary, run.requests
@@ -113,7 +121,7 @@ def _counters(run: Run, model: str) -> Iterator[Metric]:
     for name, (text, count) in counts.items():
         if count is not None:
             counter = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
-            counter.add_metric((_ENGINE, model), count)
+            counter.add_metric(labels, count)
             yield counter
     served = CounterMetricFamily(
         "vllm:request_success", "Requests served to their end.", labels=(*_LABELS, "finished_reason")
@@ -121,11 +129,11 @@ def _counters(run: Run, model: str) -> Iterator[Metric]:
     reasons, numbers = np.unique(requests["finish_reason"].astype(str), return_counts=True)
     for reason, number in zip(reasons.tolist(), numbers.tolist(), strict=True):
         if reason in SERVED:
-            served.add_metric((_ENGINE, model, reason), number)
+            served.add_metric((*labels, reason), number)
     yield served
 
 
-def _histograms(run: Run, model: str) -> Iterator[Metric]:
+def _histograms(run: Run, labels: Labels) -> Iterator[Metric]:
     requests = run.requests
     served = np.isin(requests["finish_reason"], SERVED)
     rows = {name: column[served] for name, column in requests.items() if column.dtype.kind == "i"}
@@ -165,21 +173,21 @@ def _histograms(run: Run, model: str) -> Iterator[Metric]:
     for name, text, values, buckets in found:
         at_most = np.searchsorted(np.sort(values), buckets, side="right").tolist()
         counts = dict(zip((*map(str, buckets), "+Inf"), (*at_most, len(values)), strict=True))
-        yield _histogram(name, text, model, counts, float(values.sum()))
+        yield _histogram(name, text, labels, counts, float(values.sum()))
     for name, text in _BLOCK_TIMES.items():
         if measured := run.summary.get(name):
             counts = {
                 bound if bound == "+Inf" else str(float(bound)): count for bound, count in measured["buckets"].items()
             }
-            yield _histogram(name, text, model, counts, measured["sum"])
+            yield _histogram(name, text, labels, counts, measured["sum"])
 
 
-def _histogram(name: str, text: str, model: str, counts: dict[str, int], total: float) -> Metric:
+def _histogram(name: str, text: str, labels: Labels, counts: dict[str, int], total: float) -> Metric:
     """From cumulative counts by upper bound."""
     from prometheus_client.core import HistogramMetricFamily
 
     histogram = HistogramMetricFamily(f"vllm:{name}", text, labels=_LABELS)
-    histogram.add_metric((_ENGINE, model), list(counts.items()), total)
+    histogram.add_metric(labels, list(counts.items()), total)
     return histogram
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvtwin.experiments.display.values import is_number
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.pictures import replicas as replica_pictures
 from kvtwin.experiments.pictures import run as run_pictures
 from kvtwin.experiments.pictures import shares
 from kvtwin.experiments.pictures import sweep as sweep_pictures
@@ -28,7 +29,7 @@ def _of_run(folder: Path, metrics: tuple[str, ...]) -> dict[str, Any]:
         raise UserError(f"--metrics: only for sweeps; {folder} is a run")
     shown = Run(folder)
     return {
-        "timeline": run_pictures.timeline(shown),
+        "timeline": replica_pictures.timelines(shown) if shown.replicas else run_pictures.timeline(shown),
         "latencies": run_pictures.latencies(shown),
         "misses": shares.misses([shown.summary], [shown.title]),
     }

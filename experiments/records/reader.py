@@ -65,9 +65,16 @@ class Run:
         """One row per step, as columns."""
         return read_table(self.path / "steps.parquet")
 
+    @cached_property
+    def replicas(self) -> list[Run]:
+        """The runs of its replicas, each as if it had been alone; empty where there was one server."""
+        count = len(self.summary.get("replicas", ()))
+        return [Run(self.path / f"replica-{number}") for number in range(count)]
+
     def files(self) -> dict[str, bytes]:
-        """The files of the folder, by name."""
-        return {path.name: path.read_bytes() for path in sorted(self.path.iterdir()) if path.is_file()}
+        """The files of the folder and of those in it, by name."""
+        paths = sorted(path for path in self.path.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.path)): path.read_bytes() for path in paths}
 
     @property
     def num_blocks(self) -> int:

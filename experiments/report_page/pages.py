@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from kvtwin.experiments.display.tables import as_text
 from kvtwin.experiments.display.values import cell_text, is_number
 from kvtwin.experiments.options.reading import command_line
 from kvtwin.experiments.records.event_file import has_events
@@ -18,6 +19,7 @@ from kvtwin.experiments.report_page import run_figures, sweep_figures
 from kvtwin.experiments.report_page.block_map import block_map
 from kvtwin.experiments.report_page.page import page
 from kvtwin.experiments.report_page.words import sentences, tiles
+from kvtwin.experiments.runs.replica_text import replica_parts
 from kvtwin.experiments.runs.text import bench_lines, cache_lines
 from kvtwin.experiments.sweeps.folder import read_sweep, read_sweep_points
 
@@ -34,7 +36,7 @@ def _of_run(run: Run) -> str:
     return page(
         "run.html.j2",
         figures={
-            "timeline": run_figures.timeline(run),
+            "timeline": run_figures.usage_of_replicas(run) if run.replicas else run_figures.timeline(run),
             "hit-rate": run_figures.hit_rate(run),
             "token-sources": run_figures.token_sources([summary], [""]),
             "latencies": run_figures.latencies(run),
@@ -44,7 +46,7 @@ def _of_run(run: Run) -> str:
         tiles=tiles(summary),
         verdicts=summary["verdicts"],
         sentences=sentences(summary),
-        text="\n".join([*bench_lines(summary, options), *cache_lines(summary)]),
+        text=as_text(*bench_lines(summary, options), *cache_lines(summary), *replica_parts(summary)),
         command=command_line(configuration["command"], options),
         version=f"kvtwin {configuration['kvtwin_version']}, which models vLLM {configuration['vllm_version']}.",
         configuration=yaml.safe_dump(configuration, sort_keys=False),

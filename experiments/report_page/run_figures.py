@@ -64,6 +64,16 @@ def timeline(run: Run) -> Figure:
     return drawn
 
 
+def usage_of_replicas(run: Run) -> Figure:
+    """Usage of each replica's cache over simulated time."""
+    drawn = styled(xaxis={"title": "simulated time (s)"}, yaxis={"title": "cache in use (%)", "range": [0, 102]})
+    for number, replica in enumerate(run.replicas):
+        steps = replica.steps
+        usage = 100 * (1 - steps["free_blocks"] / (replica.num_blocks - 1))
+        _add_band(drawn, steps["end_ns"] / SECOND_NS, usage, f"replica {number}", number % len(COLOURS), "y")
+    return drawn
+
+
 def hit_rate(run: Run) -> Figure | None:
     """The share of prompt tokens found in the cache, so far and over the last requests; None if unknown."""
     requests = run.requests

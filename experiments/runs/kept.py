@@ -101,6 +101,10 @@ class RunInMemory(Run):
     def steps(self) -> Columns:
         return _columns(self.parts.steps)
 
+    @cached_property
+    def replicas(self) -> list[Run]:
+        return list(self.parts.replicas)
+
     def files(self) -> dict[str, bytes]:
         files = run_files(self.parts, self.configuration, self.summary, self.machine)
         for replica in self.parts.replicas:

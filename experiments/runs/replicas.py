@@ -65,6 +65,7 @@ def replay_replicas(
         raise UserError("--data-parallel-size: only one server can be explained; replay a replica's own trace")
     made = {each: Server.of(each) for each in dict.fromkeys(replica_options(options))}
     servers = [made[each] for each in replica_options(options)]
+    _check_experts(options, servers)
     workload, load = opened_load(options, workload, show_progress=show_progress)
     sent: list[list[RequestRecord]] = [[] for _ in servers]
     num_sent = [0] * len(servers)
@@ -105,6 +106,17 @@ def replay_replicas(
     parts = tuple(replicas)
     kept = tuple(sent) if options.out else ()
     return ReplayedReplicas(summary, heading, recorder, configuration, machine, parts, kept)
+
+
+def _check_experts(options: ReplayOptions, servers: list[Server]) -> None:
+    """UserError: vLLM's ranks of this model wait for each other, so they are no replicas."""
+    for server in servers:
+        shape = server.sizing.inputs.shape
+        if options.router == "vllm-dp" and any(layer.num_experts for layer in shape.layers):
+            raise UserError(
+                f"--data-parallel-size: vLLM's ranks of {shape.name} step together, as those of every mixture of "
+                "experts, which is not modelled; another --router has servers that do not"
+            )
 
 
 def _cluster(

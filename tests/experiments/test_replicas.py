@@ -152,6 +152,16 @@ def test_unequal_replicas(kvtwin, tmp_path):
         (["-dp", "2", "--retention", "pin-until-pressure"], "--retention: not with several replicas"),
         (["-dp", "2", "--warmup-requests", "3"], "--warmup-requests: not with several replicas"),
         (["-dp", "2", "--events"], "--events: needs --out DIR"),
+        (
+            ["-dp", "2", "--router", "random", "--api-server-count", "2"],
+            "--api-server-count: random has no API servers",
+        ),
+        (["-dp", "2", "--router-event-lag-ms", "2"], "--router-event-lag-ms: vllm-dp sees no KV events"),
+        (
+            ["-dp", "2", "--router", "prefix-aware", "--router-characters-per-token", "3"],
+            "--router prefix-aware: a block of 128 characters is no whole number of tokens of 3",
+        ),
+        (["-dp", "2", "--model", "Qwen3-30B-A3B"], "ranks of Qwen/Qwen3-30B-A3B step together"),
         (["--data-parallel-rank", "1"], "--data-parallel-rank: all replicas are simulated together"),
     ],
 )
@@ -178,3 +188,59 @@ def test_a_bad_file_of_replicas_is_one_line(kvtwin, mooncake, tmp_path, text, co
 def test_only_one_server_is_explained(kvtwin, mooncake):
     outcome = kvtwin("explain", mooncake(), *SMALL_SERVER, "--request", "0", "-dp", "2")
     outcome.complains("--data-parallel-size: only one server can be explained")
+
+
+# ---------------------------------------------------------------- whoever reads the folder
+
+
+def test_prometheus_tells_replicas_apart_by_the_label_engine(kept, export):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = {family.name: family for family in text_string_to_metric_families(export(kept, "prometheus"))}
+    parts = [json.loads((kept / f"replica-{number}" / "summary.json").read_text()) for number in range(2)]
+    hits = {sample.labels["engine"]: sample.value for sample in families["vllm:prefix_cache_hits"].samples}
+    assert hits == {str(number): part["prefix_cache_hits"] for number, part in enumerate(parts)}
+    assert all({"0", "1"} == {sample.labels["engine"] for sample in family.samples} for family in families.values())
+
+
+def test_plots_report_and_comparison_know_replicas(kvtwin, kept, tmp_path):
+    assert kvtwin("plot", kept, "--out", tmp_path / "pictures").code == 0
+    assert (tmp_path / "pictures" / "timeline.svg").stat().st_size > 0
+    assert kvtwin("report", kept, "--out", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "replica 1" in page
+    assert "2 Replicas" in page
+    outcome = kvtwin("compare", kept / "replica-0", kept / "replica-1")
+    assert outcome.code == 0
+    outcome = kvtwin("compare", kept, kept / "replica-1")
+    assert "misrouted_tokens" in outcome.out
+
+
+def test_python_has_the_replicas_too(kept, tmp_path):
+    import kvtwin as kv
+
+    run = kv.load_run(kept)
+    assert [part.summary["num_prompts"] for part in run.replicas] == [
+        row["num_prompts"] for row in run.summary["replicas"]
+    ]
+    assert run.requests.replica.nunique() == 2
+    assert run.plot() is not None
+    run.save(tmp_path / "copy")
+    assert kv.load_run(tmp_path / "copy").replicas[1].summary == run.replicas[1].summary
+    assert run.replicas[0].replicas == []
+
+
+def test_a_sweep_over_routers(kvtwin, tmp_path):
+    import pandas
+
+    (tmp_path / "sweep.yaml").write_text(
+        "trace: demo\n"
+        "options: {num-prompts: 30, num-gpu-blocks-override: 400, max-model-len: 4096, step-time: linear}\n"
+        "axes: {router: [round-robin, cache_aware], data-parallel-size: [1, 2]}\n"
+        "columns: [prefix_cache_hit_rate, load_imbalance]\n"
+    )
+    assert kvtwin("sweep", tmp_path / "sweep.yaml", "--workers", "1", "--out", tmp_path / "sweep").code == 0
+    table = pandas.read_parquet(tmp_path / "sweep" / "results.parquet")
+    assert list(table.load_imbalance.isna()) == [True, False, True, False]
+    assert (table[table.data_parallel_size == 1].prefix_cache_hit_rate).nunique() == 1
+    assert (tmp_path / "sweep" / "points").is_dir()
