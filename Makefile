@@ -32,6 +32,10 @@ N ?= 300
 parity: $(DEV_STAMP)
 	$(BIN)/python -m tests.parity.fresh --count $(N) $(if $(SEED),--seed $(SEED))
 
+# Faults planted in the compiled loop, each of which the comparison with the plain scheduler must find (a few minutes).
+mutants: $(DEV_STAMP)
+	$(BIN)/python -m tests.mutants
+
 # The figures of docs/accuracy.md, from the public traces: of whole traces; and beside measured servers and start-up logs.
 TRACES ?= ../shared/traces
 figures: $(CORE_STAMP)

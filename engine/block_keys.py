@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvtwin.engine.block_hashes import ExtraKeys, Image, LoraAdapter, extra_keys, hash_function, root_hash
@@ -104,6 +104,12 @@ class Content:
     def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
         """Append the keys of those further full blocks that other requests may share, until there are ``num_keys``."""
 
+    def shared_key_runs(self, keys: Sequence[int], num_keys: int) -> list[int]:
+        """``keys``, and what :meth:`extend_shared_keys` appends to them, as runs: first key, step, and how many."""
+        all_keys = list(keys)
+        self.extend_shared_keys(all_keys, num_keys)
+        return [number for key in all_keys for number in (key, 0, 1)]
+
     def append(self, token_ids: Sequence[int]) -> None:
         """Take note of output tokens. They do not matter where token ids are unknown."""
 
@@ -192,16 +198,28 @@ class PrefixIdContent(Content):
         """Position in the key space of each id seen so far."""
 
     def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
+        for first, step, count in self._runs(len(keys), num_keys):
+            keys.extend(range(first, first + step * count, step))
+
+    def shared_key_runs(self, keys: Sequence[int], num_keys: int) -> list[int]:
+        runs = [number for key in keys for number in (key, 0, 1)]
+        for run in self._runs(len(keys), num_keys):
+            runs += run
+        return runs
+
+    def _runs(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Keys of the blocks from ``start`` to ``end`` that have names: first key, step, and how many, id by id."""
         hash_block_size, ends = self._space.hash_block_size, self._ends
-        first_unnamed = min(num_keys, self._num_named_blocks)
-        while len(keys) < first_unnamed:
-            end = (len(keys) + 1) * hash_block_size
+        first_unnamed = min(end, self._num_named_blocks)
+        step = 2 * hash_block_size
+        while start < first_unnamed:
+            end = (start + 1) * hash_block_size
             id_index = bisect_left(ends, end)
             position = end - 1 - (ends[id_index - 1] if id_index else 0)
-            first = 2 * (self._base(id_index, end) + position)
             last_of_id = min(first_unnamed, ends[id_index] // hash_block_size)
-            count = 1 if self._images else last_of_id - len(keys)
-            keys.extend(range(first, first + 2 * hash_block_size * count, 2 * hash_block_size))
+            count = 1 if self._images else last_of_id - start
+            yield 2 * (self._base(id_index, end) + position), step, count
+            start += count
 
     def _base(self, id_index: int, end: int) -> int:
         """Where the key space holds id ``id_index`` of this prompt, for a block that ends at ``end``."""

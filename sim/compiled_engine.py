@@ -99,7 +99,9 @@ class CompiledEngine:
             ),
         )
         if self._caches:
-            given.extend(self._shared_keys(request, record, room))
+            if request.parent is None and record.output_token_ids:
+                request.content.append(record.output_token_ids)  # known beforehand here
+            given.extend(request.content.shared_key_runs(request.block_keys, room))
         place = self._new_place(room)
         row = self._new_row(request)
         if lora >= self._memory.num_rows("lora_holders"):
@@ -111,14 +113,6 @@ class CompiledEngine:
             self._code.take(table.buffer_info()[0], row, address, count, place, room, private_key)
         else:
             loop_take.take(self._memory.views(), row, given, place, room, private_key)
-
-    def _shared_keys(self, request: Request, record: RequestRecord, room: int) -> list[int]:
-        """Keys of the leading blocks that others may share, outputs included that are known beforehand."""
-        keys = list(request.block_keys)
-        if request.parent is None and record.output_token_ids:
-            request.content.append(record.output_token_ids)
-        request.content.extend_shared_keys(keys, room)
-        return keys
 
     def _new_row(self, request: Request) -> int:
         if not self._free_rows:

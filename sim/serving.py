@@ -120,7 +120,7 @@ class ServerSimulation:
         self._has_observer = observe is not None
         self._may_compile = compiled
         self._compiled: CompiledEngine | None = None
-        self.why_plain: tuple[str, ...] = ()
+        self.why_plain: tuple[str, ...] = ("one of several servers on a clock",)
         """Why the run is decided by the plain scheduler; empty if by the compiled loop, which decides the same."""
 
     def run(self, workload: Iterable[RequestRecord]) -> Recorder:
@@ -142,6 +142,11 @@ class ServerSimulation:
         """Let the engine's loop turn as the clock runs."""
         loop = self._engine_loop() if self._compiled is None else self._compiled_loop(self._compiled)
         self._clock.environment.process(loop)
+
+    @property
+    def decided_by(self) -> str:
+        """Who decides the steps, and why not the compiled loop, once the run has begun."""
+        return f"plain scheduler: {', '.join(self.why_plain)}" if self.why_plain else "compiled loop"
 
     def close(self) -> Recorder:
         """End the record where the run stands; for whoever caught what ended it early."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,6 +19,9 @@ _OPTIONS: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
+
+_REFERENCE_COUNTING = re.compile(r"^.*\bcall void @NRT_(?:inc|dec)ref\(.*$", re.MULTILINE)
+"""What numba does for arrays that own their memory. None of these does, and it would cost most of the time."""
 
 
 def compile_all() -> tuple[dict[str, str], bytes]:
@@ -36,7 +40,7 @@ def compile_all() -> tuple[dict[str, str], bytes]:
             native: Any = numba.njit(signature, **_OPTIONS)(function)
             (result,) = native.overloads.values()
             symbols[name] = result.fndesc.llvm_func_name
-            modules.append(result.library.get_llvm_str())
+            modules.append(_REFERENCE_COUNTING.sub("", result.library.get_llvm_str()))
     machine = target_machine()
     module = llvm.parse_assembly(modules[0])
     for other in modules[1:]:

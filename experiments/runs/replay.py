@@ -13,6 +13,7 @@ from kvtwin.experiments.runs.replicas import replay_replicas
 from kvtwin.experiments.runs.server import Server, check_refusals
 from kvtwin.experiments.runs.verdicts import verdicts
 from kvtwin.experiments.setup.replicas import has_replicas
+from kvtwin.sim.compiled_settings import reasons_against
 from kvtwin.sim.serving import Observe
 from kvtwin.workloads.workload import Workload
 
@@ -43,10 +44,12 @@ def replay(
         with recorded_events(options, simulation, events), within_the_clock():
             recorder = simulation.run(load)
     check_refusals(options, recorder)
-    machine = stopwatch.facts()
+    machine = stopwatch.facts() | {"decided_by": simulation.decided_by}
     summary = server.summary(recorder, misses, load)
     summary["num_unsorted"] = workload.num_unsorted
     summary["trace_notes"] = list(workload.warnings)
     summary["verdicts"] = verdicts(summary, recorder, server.config, load)
     heading = heading_lines(server, workload, summary)
+    if reasons := list(reasons_against(server.config)):
+        heading.append(f"Decided step by step by the plain scheduler, which takes longer: {', '.join(reasons)}")
     return Replayed(summary, heading, recorder, server.configuration(options), machine)

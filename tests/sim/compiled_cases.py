@@ -186,8 +186,10 @@ def difference(seed):
 @contextmanager
 def interpreted():
     """The loop decides, and Python interprets it."""
-    no_code = patch.object(compiled_engine, "machine_code", lambda: None)
-    with patch.object(serving, "machine_code", lambda: True), no_code:
+    with (
+        patch.object(serving, "machine_code", lambda: True),
+        patch.object(compiled_engine, "machine_code", lambda: None),
+    ):
         yield
 
 

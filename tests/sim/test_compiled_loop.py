@@ -1,0 +1,144 @@
+"""The compiled loop leaves behind what the plain scheduler leaves behind, to the last block and nanosecond."""
+
+from random import Random
+
+import pytest
+
+from kvtwin.engine.compiled.loop import step_time
+from kvtwin.engine.compiled.loop.memory import LoopMemory
+from kvtwin.engine.compiled.machine_code import machine_code
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.speculation import Speculation
+from kvtwin.experiments.options.reading import read_options
+from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.runs.replay import replay
+from kvtwin.experiments.setup.sizing import resolve_sizing
+from kvtwin.experiments.setup.step_time import step_time_model
+from kvtwin.sim import serving
+from kvtwin.sim.compiled_settings import make_memory
+from kvtwin.sim.linear import LinearStepTime
+from kvtwin.sim.serving import ServerSimulation
+from kvtwin.sim.simulated_executor import SimulatedExecutor
+from kvtwin.sim.step_shape import StepShape
+from tests.mutants import FAULTS, is_found
+from tests.parts import slow_but
+from tests.sim.compiled_cases import difference, interpreted
+
+UNCACHED = {"block_size": 1, "enable_prefix_caching": False}
+
+needs_machine_code = pytest.mark.skipif(machine_code() is None, reason="nothing is compiled here")
+
+
+@needs_machine_code
+@pytest.mark.parametrize("first", slow_but([0], [0, *range(40, 2_040, 100)]))
+def test_random_cases(first):
+    totals = dict.fromkeys(difference(first)[1], 0)
+    for seed in range(first, first + (40 if first == 0 else 100)):
+        differing, counts = difference(seed)
+        assert differing == [], seed
+        totals = {name: totals[name] + number for name, number in counts.items()}
+    assert min(totals[name] for name in ("steps", "preemptions", "rejected", "evictions", "recomputed")) > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_interpreted_loop_is_the_same(seed):
+    with interpreted():
+        assert difference(seed)[0] == []
+
+
+@needs_machine_code
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_gpu_blocks_override": 900, "block_size": 32, "max_model_len": 20_000},
+        {"scheduling_policy": "priority", "async_scheduling": False, "max_num_seqs": 8},
+        {"enable_prefix_caching": False, "max_concurrency": 6, "warmup_requests": 20},
+        {"step_time": "linear", "long_prefill_token_threshold": 64, "parallel_samples": 3},
+    ],
+)
+def test_the_folder_of_a_run_is_the_same_byte_for_byte(options, monkeypatch):
+    options = read_options(ReplayOptions, {"trace": "demo", **options}, "replay")
+    compiled = replay(options)
+    assert compiled.machine["decided_by"] == "compiled loop"
+    monkeypatch.setattr(serving, "machine_code", lambda: None)
+    plain = replay(options)
+    assert plain.machine["decided_by"] == "plain scheduler: nothing is compiled here"
+    files = compiled.files()
+    assert sorted(files) == ["config.yaml", "machine.json", "requests.parquet", "steps.parquet", "summary.json"]
+    for name, content in plain.files().items():
+        assert name == "machine.json" or files[name] == content, name
+    assert compiled.heading == plain.heading
+
+
+@pytest.mark.parametrize("fault", [pytest.param(name, marks=pytest.mark.slow) for name in FAULTS])
+def test_a_planted_fault_is_found(fault):
+    assert is_found(FAULTS[fault])
+
+
+def test_every_model_of_step_times_says_the_same_in_numbers(tmp_path):
+    """Bit by bit, on random steps; also where experts and windows make the roofline model's formula long."""
+    calibrated = tmp_path / "calibrated.yaml"
+    calibrated.write_text(
+        "model: calibrated\n"
+        "decode: {base_ns: {1: 1000.5, 4: 1500.25, 16: 1999.125}, padded_up_to: 4, context_token_ns: 0.37}\n"
+        "prefill: {base_ns: {1: 900.1, 64: 5000.7, 512: 90000.3}, context_token_ns: 0.21, pair_ns: 0.0173,"
+        " sequence_ns: 11.3, sampled_token_ns: 7.7}\n"
+        "measured: {model: m, device: d}\n"
+    )
+    random = Random(5)
+    for name, model in (
+        ("zero", "meta-llama/Llama-3.1-8B"),
+        ("linear", "meta-llama/Llama-3.1-8B"),
+        (str(calibrated), "meta-llama/Llama-3.1-8B"),
+        ("roofline", "meta-llama/Llama-3.1-8B"),
+        ("roofline", "mistralai/Mixtral-8x7B-v0.1"),
+        ("roofline", "google/gemma-3-27b-it"),
+    ):
+        given = {"trace": "demo", "model": model, "gpu": "h200", "tensor_parallel_size": 2}
+        options = read_options(ReplayOptions, given, "replay")
+        step_times = step_time_model(name, resolve_sizing(options).inputs)
+        config = EngineConfig(num_blocks=10, max_num_seqs=32, max_num_batched_tokens=600)
+        memory = make_memory(Scheduler(config), step_times.step_costs(32, 600))
+        for _ in range(300):
+            sequences = random.randint(1, 32)
+            decodes = random.randint(0, sequences)
+            prefill = random.randint(sequences - decodes, 600 - decodes) if sequences > decodes else 0
+            context = random.randint(decodes + prefill, 10 ** random.randint(3, 7))
+            pairs = random.randint(prefill, 10**9) if prefill else 0
+            shape = StepShape(sequences, decodes, prefill, context, pairs, random.randint(0, sequences))
+            assert step_time.duration_ns(memory.views(), *shape) == step_times.duration_ns(shape), (name, shape)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, ""),
+        ({"retention": "pin"}, "--retention pin"),
+        ({"speculation": Speculation(method="ngram", num_speculative_tokens=2)}, "speculative decoding"),
+        (
+            {"allocator": "contiguous-max", "block_size": 1, "enable_prefix_caching": False},
+            "--allocator contiguous-max",
+        ),
+        ({"kv_cache_metrics": True}, "--kv-cache-metrics"),
+        ({"num_offload_blocks": 5}, "blocks in the host"),
+    ],
+)
+def test_what_the_loop_does_not_know_is_decided_by_the_plain_scheduler(settings, reason, monkeypatch):
+    monkeypatch.setattr(serving, "machine_code", lambda: True)
+    simulation = ServerSimulation(EngineConfig(num_blocks=10, **settings), SimulatedExecutor(LinearStepTime({})))
+    simulation._make_compiled()
+    assert simulation.decided_by == (f"plain scheduler: {reason}" if reason else "compiled loop")
+
+
+def test_arrays_grow_and_keep_what_they_hold():
+    scheduler = Scheduler(EngineConfig(num_blocks=10))
+    memory = LoopMemory(scheduler.kv_cache.pool, 4, LinearStepTime({}).step_costs(4, 10).numbers)
+    for name in memory.views()._fields[1:-1]:
+        before = memory[name].tolist()
+        memory[name][0] = 7
+        memory.resize(name, memory.num_rows(name) + 3)
+        assert memory[name].tolist()[: len(before)] == [7, *before[1:]]
+        assert not any(memory[name][len(before) :])
+    assert len(memory.table()) == 2 * (8 + len(memory.views()) - 1)
