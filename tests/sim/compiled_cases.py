@@ -186,7 +186,10 @@ def difference(seed):
 @contextmanager
 def interpreted():
     """The loop decides, and Python interprets it."""
-    with patch.object(serving, "machine_code", lambda: True), patch.object(compiled_engine, "machine_code", lambda: None):
+    with (
+        patch.object(serving, "machine_code", lambda: True),
+        patch.object(compiled_engine, "machine_code", lambda: None),
+    ):
         yield
 
 
