@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvtwin.engine.sizing.group_planning import CacheLayer, LayerGroup, SizingError, plan_groups
+from kvtwin.engine.sizing.group_planning import CacheLayer, LayerGroup, NotEnoughMemoryError, SizingError, plan_groups
 from kvtwin.engine.sizing.memory_budget import GIB
 
 _SEE = "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
@@ -102,7 +102,7 @@ def plan_cache(
         for room, per_block in zip(room_bytes, block_bytes, strict=True):
             max_model_len = _longest_fit(needed_blocks, room // per_block - 1, max_model_len)
         if max_model_len == 0:
-            raise SizingError(
+            raise NotEnoughMemoryError(
                 "Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single "
                 "token. Try increasing `gpu_memory_utilization`."
             )
@@ -155,7 +155,7 @@ def _longest_fit(needed_blocks: Callable[[int], int], usable_blocks: int, longes
 def _check(needed_blocks: Callable[[int], int], usable_bytes: int, block_bytes: int, max_model_len: int) -> None:
     """vLLM's start-up check of one rank. SizingError with its message."""
     if usable_bytes <= 0:
-        raise SizingError(
+        raise NotEnoughMemoryError(
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
             "initializing the engine (this flag also controls CPU memory reservation on the CPU backend, "
             f"despite its name). {_SEE}"
@@ -165,7 +165,7 @@ def _check(needed_blocks: Callable[[int], int], usable_bytes: int, block_bytes: 
         return
     longest = _longest_fit(needed_blocks, usable_bytes // block_bytes, max_model_len)
     hint = f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
-    raise SizingError(
+    raise NotEnoughMemoryError(
         f"To serve at least one request with the model's max seq len ({max_model_len}), "
         f"({format_gib(needed_bytes)} GiB KV cache is needed, which is larger than the available KV cache "
         f"memory ({format_gib(usable_bytes)} GiB). {hint}Try increasing `gpu_memory_utilization` (which also "

@@ -23,6 +23,10 @@ class SizingError(ValueError):
         self.suggested_max_num_seqs = suggested_max_num_seqs
 
 
+class NotEnoughMemoryError(SizingError):
+    """A cache that is too small for one request."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheLayer:
     """A layer with the block size that it is cut into.

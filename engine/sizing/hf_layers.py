@@ -81,6 +81,7 @@ def _mixer(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> di
 
 def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> dict[str, Any]:
     heads, kv_heads, head, head_v = _heads(fields, index, hidden, planned)
+    in_window = planned.kind == "sliding_window"
     query, key_value = heads * head, kv_heads * (head + head_v)
     gate = 2 if fields.flag("attn_output_gate") else 1
     sharded = hidden * query * gate + heads * head_v * hidden
@@ -94,7 +95,7 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
         sharded += query
         kv_params += key_value
     norm_params += _query_key_norms(fields, heads, kv_heads, head, planned.shares_cache)
-    if fields.model_type == "gpt_oss":
+    if fields.model_type == "gpt_oss" or (in_window and fields.flag("add_swa_attention_sink_bias")):
         norm_params += heads  # one attention sink per head
     return {
         "spec": LayerSpec(

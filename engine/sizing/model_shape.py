@@ -54,8 +54,8 @@ class LayerShape:
 
     @property
     def specs(self) -> tuple[LayerSpec, ...]:
-        """All caches of the layer."""
-        return (self.spec, *self.beside)
+        """All caches of the layer, as vLLM lists them: attention before a state beside it."""
+        return (*self.beside, self.spec) if self.spec.kind == "mamba" else (self.spec, *self.beside)
 
     @property
     def dense_params(self) -> int:

@@ -24,6 +24,7 @@ def run(options: SizeOptions) -> int:
     """Print the budget and the plan; exit code 2 where vLLM would not start. UserError: a bad option."""
     from kvtwin.engine.sizing.group_planning import SizingError
     from kvtwin.experiments.display.tables import show
+    from kvtwin.experiments.setup.memory_advice import explained
     from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
     from kvtwin.experiments.setup.speculation import read_drafting
     from kvtwin.experiments.sizes.facts import size_facts
@@ -54,5 +55,5 @@ def run(options: SizeOptions) -> int:
             print(f"Maximum concurrency for the trace's {name} of {tokens:,} tokens per request: ", end="")
             print(f"{result.plan.concurrency_at(tokens):.2f}x")
     if error:
-        print(f"kvtwin: error: {error}", file=sys.stderr)
+        print(f"kvtwin: error: {explained(error, inputs, options, drafting)}", file=sys.stderr)
     return 2 if error else 0

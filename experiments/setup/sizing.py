@@ -77,7 +77,9 @@ def resolve_sizing(options: SizingOptions, drafting: Drafting | None = None) -> 
     try:
         return plan_sizing(inputs)
     except SizingError as error:
-        raise UserError(str(error)) from None
+        from kvtwin.experiments.setup.memory_advice import explained  # which plans again, with other options
+
+        raise UserError(explained(error, inputs, options, drafting)) from None
 
 
 def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> SizingInputs:

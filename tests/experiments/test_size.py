@@ -171,7 +171,7 @@ def test_the_table_of_groups(capsys):
 def test_states_are_planned_as_the_real_planner_does(capsys):
     """vLLM 0.33.0's planner, asked with the layers that its model class makes: pages of 1,312 x 4,096 bytes."""
     options = ["--model", "NVIDIA-Nemotron-Nano-9B-v2", "--max-num-batched-tokens", "8192"]
-    options += ["--max-num-seqs", "256"]
+    options += ["--max-num-seqs", "128"]
     data = json.loads(run(capsys, *options, "--kv-cache-memory-bytes", "4GiB", "--json")[1])
     assert data["num_blocks"] == 199
     groups = [(group["kind"], group["block_size"], len(group["layers"])) for group in data["groups"]]
@@ -265,3 +265,30 @@ def test_listings(capsys):
     assert "meta-llama/Llama-3.1-8B" in capsys.readouterr().out
     assert list_gpus.run(NoOptions()) == 0
     assert "H200-141GB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ["--model", "Llama-3.3-70B-Instruct", "--gpu", "a10g"],
+            ["131.42 GiB of weights per GPU", "-tp 16", "--gpu MI325X"],
+        ),
+        (
+            ["--model", "Llama-3.1-8B", "--gpu", "l4", "--max-model-len", "65536"],
+            ["-tp 2", "an fp8 checkpoint (8.46 GiB"],
+        ),
+        (["--model", "Qwen3-8B", "--gpu", "rtx-4090", "--max-model-len", "40960"], ["To serve at least one request"]),
+    ],
+)
+def test_what_fits_instead_is_told(capsys, options, told):
+    code, _, err = run(capsys, *options)
+    assert code == 2
+    assert err.count("\n") == 1
+    for words in ("What fits: ", "No available memory" if "weights" in told[0] else "estimated maximum", *told):
+        assert words in err
+
+
+def test_without_a_budget_vllms_message_stands_alone(capsys):
+    _, _, err = run(capsys, "--model", "Llama-3.1-8B", "--kv-cache-memory-bytes", "1GiB")
+    assert "What fits" not in err

@@ -163,10 +163,12 @@ def fake_kernels() -> None:
             return True
 
     class Experts(nn.Module):
-        def __init__(
-            self, *args, num_experts, hidden_size, intermediate_size, activation="silu", has_bias=False, **values
-        ):
+        def __init__(self, *args, activation="silu", has_bias=False, **values):
             super().__init__()
+            names = ("num_experts", "top_k", "hidden_size", "intermediate_size")
+            values |= dict(zip(names, args, strict=False))
+            num_experts, hidden_size = values["num_experts"], values["hidden_size"]
+            intermediate_size = values["intermediate_size"]
             up = intermediate_size * (1 if "no_mul" in str(activation) else 2)
             shapes = {"up": (up, hidden_size), "down": (hidden_size, intermediate_size)}
             if has_bias:
@@ -217,9 +219,11 @@ def language_config(config: dict) -> dict:
     elif config["model_type"] == "qwen2_5_vl":
         config |= {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
     config.pop("quantization_config", None)
-    if config.get("model_type") != "gpt_oss":
+    config.pop("rope_parameters", None)
+    if config.get("model_type") == "gpt_oss":
+        config["rope_scaling"] = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False} | config["rope_scaling"]
+    else:
         config.pop("rope_scaling", None)
-        config.pop("rope_parameters", None)
     return config
 
 
@@ -319,7 +323,7 @@ def answer(case: dict) -> dict:
             {
                 "kind": type(next(iter(iter_layer_specs(group.kv_cache_spec)))).__name__,
                 "block_size": group.kv_cache_spec.block_size,
-                "page_bytes": group.kv_cache_spec.page_size_bytes,
+                "page_bytes": sorted({spec.page_size_bytes for spec in iter_layer_specs(group.kv_cache_spec)}),
                 "window_tokens": getattr(group.kv_cache_spec, "sliding_window", None),
                 "checkpoints": getattr(group.kv_cache_spec, "num_prefill_checkpoint_blocks", 0),
                 "layers": [names.index(name) for name in group.layer_names],
@@ -341,10 +345,6 @@ def main() -> int:
             case["answer"] = answer(case)
             print(f"{case['name']}: {case['answer']['num_blocks']} blocks")
         except Exception as error:
-            if os.environ.get("DEBUG"):
-                import traceback
-
-                traceback.print_exc(limit=-6)
             case["answer"] = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]}
             print(f"{case['name']}: {case['answer']['error']}")
     path.write_text("[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]\n")
