@@ -130,29 +130,15 @@ def test_a_gpu_of_ones_own(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "A100-40",
-        "A100-80",
-        "H100",
-        "H200",
-        "B200",
-        "L4",
-        "L40S",
-        "RTX 4090",
-        "RTX PRO 6000",
-        "A10G",
-        "A30",
-        "RTX 3090",
-        "RTX 5090",
-        "GH200",
-        "B300",
-        "GB200",
-        "H20",
-        "MI300X",
-        "MI325X",
-        "MI355X",
-        "L20",
-    ],
+    ["A100-40", "A100-80", "H100", "H200", "B200", "B300", "GH200", "GB200", "H20", "L4", "L20", "L40S", "A10G", "A30"],
 )
 def test_every_gpu_by_the_name_that_people_say(name):
+    assert load_gpu(name).name.replace("-", " ").startswith(name.replace("-", " "))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["MI300X", "MI325X", "MI355X", "RTX 3090", "RTX 4090", "RTX 5090", "RTX PRO 6000"],
+)
+def test_every_board_by_the_name_that_people_say(name):
     assert load_gpu(name).name.replace("-", " ").startswith(name.replace("-", " "))
