@@ -33,9 +33,6 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
         )
     if options.max_loras is not None and not options.enable_lora:
         raise UserError("--max-loras: needs --enable-lora")
-    encoder_cache_size = options.encoder_cache_size
-    if encoder_cache_size is None:
-        encoder_cache_size = inputs.max_num_batched_tokens if inputs.shape.takes_images else 0
     num_host_blocks = host_blocks(options, sizing, MOST_BLOCKS)
     try:
         config = EngineConfig(
@@ -64,7 +61,7 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
             prefill_schedule_interval=options.prefill_schedule_interval,
             async_scheduling=inputs.async_scheduling,
             max_loras=(options.max_loras or 1) if options.enable_lora else 0,
-            encoder_cache_size=encoder_cache_size,
+            encoder_cache_size=_encoder_cache_size(options, sizing),
             max_num_encoder_input_tokens=options.max_num_encoder_input_tokens,
             disable_chunked_mm_input=options.disable_chunked_mm_input or inputs.shape.keeps_images_whole,
             speculation=speculation.speculation if speculation else None,
@@ -95,6 +92,16 @@ _FLAGS_OF_OTHER_NAMES = {
 def flag_of(setting: str) -> str:
     """The flag that decides a setting of the engine."""
     return _FLAGS_OF_OTHER_NAMES.get(setting, f"--{setting.replace('_', '-')}")
+
+
+def _encoder_cache_size(options: ReplayOptions, sizing: SizingResult) -> int:
+    """As vLLM has it: room for a step's tokens, or for the largest image if that has more."""
+    if options.encoder_cache_size is not None:
+        return options.encoder_cache_size
+    shape, batched_tokens = sizing.inputs.shape, sizing.inputs.max_num_batched_tokens
+    if not shape.takes_images:
+        return 0
+    return max(batched_tokens, shape.vision.image_tokens) if shape.vision else batched_tokens
 
 
 def _cache_groups(
