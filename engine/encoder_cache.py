@@ -56,6 +56,8 @@ class EncoderCache:
         self._evicted: list[str] = []
         self._budget = config.encoder_budget
         self._budget_left = self._budget
+        self._read_ahead = config.prefill_lookahead_tokens
+        """Tokens behind those of a step that a drafter reads: it needs their embeddings too."""
         self._keeps_images_whole = config.disable_chunked_mm_input
         self._token_budget = config.token_budget
         self._statistics = statistics
@@ -97,15 +99,16 @@ class EncoderCache:
         if num_new_tokens <= 0 or start >= images[-1].end_tokens:
             return num_new_tokens
         end = start + num_new_tokens
+        end_read = end + self._read_ahead
         first = bisect_right(images, start, key=lambda image: image.end_tokens)
-        behind_last = bisect_left(images, end, key=lambda image: image.offset_tokens)
+        behind_last = bisect_left(images, end_read, key=lambda image: image.offset_tokens)
         planned: dict[str, int] = {}
         for index in range(first, behind_last):
             image = images[index]
             name, size = image.content_hash, image.num_embeddings
             is_cut = self._keeps_images_whole and start <= image.offset_tokens and end < image.end_tokens
             if is_cut:
-                num_new_tokens = image.offset_tokens - start
+                num_new_tokens = max(0, image.offset_tokens - start - self._read_ahead)
                 break
             known_size = planned.get(name) or self.entries.get(name)
             if known_size is not None and known_size != size:
@@ -118,7 +121,7 @@ class EncoderCache:
             elif size > plan.budget_left or not self._make_room(sum(planned.values()) + size):
                 num_new_tokens = min(num_new_tokens, max(0, image.offset_tokens - start))
                 break
-            elif needs_embeddings(image, start, end):
+            elif needs_embeddings(image, start, end_read):
                 plan.budget_left -= size
                 plan.encode.append(index)
                 planned[name] = size

@@ -119,6 +119,7 @@ class InvariantChecker:
         """What a step computes of images, it has."""
         images = [request.images[position] for request, positions in step.images.items() for position in positions]
         config = self._scheduler.config
+        keeps_whole = config.disable_chunked_mm_input and config.prefill_lookahead_tokens <= 1  # which cuts after it
         _require(
             sum(image.num_embeddings for image in images) <= config.encoder_budget, "a step encodes more than it may"
         )
@@ -131,7 +132,7 @@ class InvariantChecker:
                 is_held = request in encoder.holders.get(image.content_hash, ())
                 _require(is_held or not needs_embeddings(image, start, end), "{} lacks an image", request)
                 _require(
-                    not config.disable_chunked_mm_input or start > image.offset_tokens or end >= image.end_tokens,
+                    not keeps_whole or start > image.offset_tokens or end >= image.end_tokens,
                     "{} computes a part of an image",
                     request,
                 )

@@ -52,7 +52,8 @@ class EngineOptions:
     encoder_cache_size: int | None = option(
         None,
         Whole("EMBEDDINGS", 0, or_none=True),
-        "image embeddings to keep (default, as in vLLM: --max-num-batched-tokens, if the model takes images); "
+        "image embeddings to keep (default, as in vLLM: the larger of --max-num-batched-tokens and the model's largest "
+        "image, if it takes any); "
         "0: images only make block hashes differ",
     )
     max_num_encoder_input_tokens: int | None = option(

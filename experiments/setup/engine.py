@@ -36,9 +36,6 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
     if options.max_loras is not None and not options.enable_lora:
         raise UserError("--max-loras: needs --enable-lora")
     drafting = _drafting(speculation, inputs.shape)
-    encoder_cache_size = options.encoder_cache_size
-    if encoder_cache_size is None:
-        encoder_cache_size = inputs.max_num_batched_tokens if inputs.shape.takes_images else 0
     num_host_blocks = host_blocks(options, sizing, MOST_BLOCKS)
     try:
         config = EngineConfig(
@@ -66,7 +63,7 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
             async_scheduling=inputs.async_scheduling,
             max_loras=(options.max_loras or 1) if options.enable_lora else 0,
             speculation=drafting,
-            encoder_cache_size=encoder_cache_size,
+            encoder_cache_size=_encoder_cache_size(options, sizing),
             max_num_encoder_input_tokens=options.max_num_encoder_input_tokens,
             disable_chunked_mm_input=options.disable_chunked_mm_input or inputs.shape.keeps_images_whole,
             retention=options.retention,
@@ -103,6 +100,16 @@ def _drafting(speculation: Drafting | None, shape: ModelShape) -> Speculation | 
     if speculation and speculation.speculation.method == "mtp":
         return replace(speculation.speculation, num_nextn_predict_layers=shape.num_mtp_layers)
     return speculation.speculation if speculation else None
+
+
+def _encoder_cache_size(options: ReplayOptions, sizing: SizingResult) -> int:
+    """As vLLM has it: room for a step's tokens, or for the largest image if that has more."""
+    if options.encoder_cache_size is not None:
+        return options.encoder_cache_size
+    shape, batched_tokens = sizing.inputs.shape, sizing.inputs.max_num_batched_tokens
+    if not shape.takes_images:
+        return 0
+    return max(batched_tokens, shape.vision.image_tokens) if shape.vision else batched_tokens
 
 
 def _cache_groups(

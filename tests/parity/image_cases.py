@@ -236,6 +236,48 @@ CASES: dict[str, tuple[dict[str, Any], list[Line]]] = {
             for index, (name, image) in enumerate(zip("abcd", "xxzx", strict=True))
         ],
     ),
+    "read_ahead": (
+        {"spec_method": "eagle", "num_speculative_tokens": 2, "encoder_cache_size": 20, "max_num_batched_tokens": 16},
+        [
+            request(name, 50, (name, 16 - index, 12), (name + "2", 32, 12), step=index, output=40)
+            for index, name in enumerate("abc")
+        ],
+    ),
+    "read_ahead_of_several_modules": (
+        {
+            "spec_method": "mtp",
+            "num_speculative_tokens": 4,
+            "num_nextn_predict_layers": 4,
+            "encoder_cache_size": 20,
+            "max_num_batched_tokens": 16,
+        },
+        [
+            request(name, 50, (name, 18 - index, 12), (name + "2", 34, 12), step=index, output=40)
+            for index, name in enumerate("abc")
+        ],
+    ),
+    "image_within_the_read_ahead": (
+        {
+            "spec_method": "mtp",
+            "num_speculative_tokens": 4,
+            "num_nextn_predict_layers": 4,
+            "max_num_encoder_input_tokens": 10,
+        },
+        [request("a", 20, ("x", 2, 10), output=40), request("b", 30, ("y", 28, 2), output=80)],
+    ),
+    "whole_and_read_ahead": (
+        {
+            "spec_method": "mtp",
+            "num_speculative_tokens": 3,
+            "num_nextn_predict_layers": 3,
+            "max_num_batched_tokens": 24,
+            "disable_chunked_mm_input": True,
+        },
+        [
+            request(name, 60, (name, 10 + index, 16), (name + "2", 30, 14), step=index, output=40)
+            for index, name in enumerate("abc")
+        ],
+    ),
     "events_of_larger_blocks": (
         {
             "kv_events": True,
