@@ -104,7 +104,12 @@ def test_states_are_cached_where_prefixes_are(kvtwin, chat, replayed, model):
     cached, single = replayed("--model", model), replayed("--model", model, "--no-enable-prefix-caching")
     assert {group["block_size"] for group in cached["cache_groups"]} == {cached["hit_alignment_tokens"]}
     sizes = {group["kind"]: group["block_size"] for group in single["cache_groups"]}
-    assert sizes == {"mamba": 2048, "full_attention": cached["block_size"]}
+    assert sizes == {"mamba": 2048, "full_attention": single["block_size"]}
+    growth = (
+        cached["block_size"] - single["block_size"]
+    )  # checkpoints of gated delta nets lie at multiples of 64 tokens
+    assert 0 <= growth < 64
+    assert growth == 0 or cached["block_size"] % 64 == 0
     assert single["prefix_cache_hits"] == 0
     options = ["replay", chat, *SERVER, "--model", model]
     kvtwin(*options, "--disable-hybrid-kv-cache-manager").complains("without the hybrid KV cache manager")

@@ -171,7 +171,7 @@ def test_the_table_of_groups(capsys):
 def test_states_are_planned_as_the_real_planner_does(capsys):
     """vLLM 0.33.0's planner, asked with the layers that its model class makes: pages of 1,312 x 4,096 bytes."""
     options = ["--model", "NVIDIA-Nemotron-Nano-9B-v2", "--max-num-batched-tokens", "8192"]
-    options += ["--max-num-seqs", "128"]
+    options += ["--max-num-seqs", "199"]
     data = json.loads(run(capsys, *options, "--kv-cache-memory-bytes", "4GiB", "--json")[1])
     assert data["num_blocks"] == 199
     groups = [(group["kind"], group["block_size"], len(group["layers"])) for group in data["groups"]]
