@@ -17,11 +17,17 @@ _ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Ended(KeyboardInterrupt):
-    """The signal ``number`` asked the command to end; the text is what there is to say of it."""
+    """The signal ``number`` asked the command to end; the text is what there is to say of it.
+
+    ``Ended(*ended.args)`` is equal: SimPy copies what is raised in a process like that.
+    """
 
     def __init__(self, number: int, text: str = "interrupted") -> None:
-        super().__init__(text)
+        super().__init__(number, text)
         self.number = number
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 def ended_by(interrupt: KeyboardInterrupt) -> int:

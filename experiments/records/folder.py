@@ -103,7 +103,9 @@ def write_run_folder(folder: Path, files: dict[str, bytes], streamed: Path | Non
                 path.write_bytes(content)
             for path in sorted(streamed.rglob("*")) if streamed else ():
                 if path.is_file():
-                    shutil.move(path, partial / path.relative_to(streamed))  # it may be on another disk
+                    target = partial / path.relative_to(streamed)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.move(path, target)  # it may be on another disk
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from kvtwin.experiments.command_line import main
+from kvtwin.experiments.files.ending import Ended, ended_by
 from tests.parts import slow_but
 
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT)
@@ -130,6 +131,13 @@ def test_each_signal_has_its_exit_code(monkeypatch, capsys, number, code):
     assert [signal.getsignal(each) for each in SIGNALS] == before
     assert capsys.readouterr().err == "kvtwin: interrupted\n"
     signal.signal(signal.SIGINT, usual)
+
+
+def test_an_ending_is_copied_as_errors_are():
+    ended = Ended(signal.SIGTERM, "the end")
+    copy = type(ended)(*ended.args)
+    assert (copy.number, str(copy), ended_by(copy)) == (signal.SIGTERM, "the end", 15)
+    assert ended_by(KeyboardInterrupt()) == signal.SIGINT
 
 
 def test_what_is_ignored_stays_ignored(monkeypatch):
