@@ -45,7 +45,7 @@ class SlidingWindowGroup(CacheGroup):
             run += 1
             if run >= tail_blocks + num_dropped_blocks:
                 end = index + run - num_dropped_blocks
-                start = max(index, end - tail_blocks)  # a window of one token looks at no block before it
+                start = max(index, self.num_dead_blocks(end * self.block_size))  # all of a window of one token
                 return [[NULL_BLOCK] * start + table[start:end] for table in tables], end * self.block_size
         end = max(0, run - run % alignment_blocks - num_dropped_blocks)  # all that there is from the first block on
         end -= end % alignment_blocks
