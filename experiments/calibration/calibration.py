@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tqdm import tqdm
-
 from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.calibration.fit import Calibration, HoldOutError, MeasuredStep, calibrate
+from kvtwin.experiments.display.progress import progress
 from kvtwin.experiments.files.version import kvtwin_version
 from kvtwin.experiments.records.executed_steps import read_executed_steps
 from kvtwin.experiments.records.reader import Run
-from kvtwin.experiments.runs.facts import PROGRESS_DELAY_S
 from kvtwin.sim.step_shape import step_shape
 
 if TYPE_CHECKING:
@@ -94,9 +92,7 @@ def measured_steps(
 @contextmanager
 def progress_bar(limit_s: float) -> Iterator[Progress]:
     """Show how far a measurement of at most ``limit_s`` seconds is, and warn if it ends before all is done."""
-    with tqdm(
-        desc="measuring steps", unit=" visits", mininterval=0.5, delay=PROGRESS_DELAY_S, leave=False, file=sys.stderr
-    ) as bar:
+    with progress("measuring steps", "visits") as bar:
 
         def show(num_done: int, num_all: int) -> None:
             bar.total = num_all

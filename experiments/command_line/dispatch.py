@@ -13,6 +13,9 @@ from kvtwin.experiments.command_line.words import asked_help
 from kvtwin.experiments.commands.registry import COMMANDS, module_of
 from kvtwin.experiments.errors import UserError
 
+QUIET = "--quiet"
+"""Of every command: no progress is shown. No option, since it changes nothing that a command computes or keeps."""
+
 _COMPLETE = "_KVTWIN_COMPLETE"
 """Set by a shell that asks what a word could go on with."""
 
@@ -31,7 +34,10 @@ def run_words(words: list[str]) -> int:
         print_help(name, module.OPTIONS, module.EPILOGUE, group)
         return 0
     from kvtwin.experiments.command_line.application import read_words
+    from kvtwin.experiments.display.progress import be_quiet
 
+    be_quiet(QUIET in rest)
+    rest = [word for word in rest if word != QUIET]
     exit_code: int = module.run(read_words(name, rest))
     return exit_code
 

@@ -31,6 +31,7 @@ Flags shared with vLLM have its names and defaults. `kvtwin COMMAND --help` list
 
 _GENERAL = (
     ("--config FILE", "YAML file of flags, without the dashes; flags on the command line override it"),
+    ("--quiet", "show no progress (else a bar on a terminal, or a line every 10 s)"),
     ("--help[=WORD]", "show all options, or the groups or flags with WORD in their names"),
 )
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tqdm import tqdm
-
+from kvtwin.experiments.display.progress import followed
 from kvtwin.experiments.errors import UserError
 from kvtwin.workloads.prefixes.capacity_curve import CapacityCurve
 from kvtwin.workloads.prefixes.chains import Chain, prefix_chain
@@ -116,7 +114,7 @@ class _Chains:
         self.queried_tokens = self.num_served = self.num_refused = self.num_known = 0
 
     def __iter__(self) -> Iterator[Chain]:
-        for record in tqdm(self._workload, desc="reading", unit=" requests", delay=2, leave=False, file=sys.stderr):
+        for record in followed(self._workload, "reading", "requests"):
             if record.output_tokens < 1 or record.prompt_tokens >= self._max_model_len:
                 self.num_refused += 1
                 continue

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from kvtwin.experiments.display.progress import progress
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.isolation.distinguish import distinguish
 from kvtwin.experiments.isolation.spec import IsolationSpec
@@ -18,7 +17,6 @@ from kvtwin.experiments.isolation.workloads import PROBE, attack_records, tenant
 from kvtwin.experiments.options.reading import read_options
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.options.trace import DEMO
-from kvtwin.experiments.runs.facts import PROGRESS_DELAY_S
 from kvtwin.experiments.runs.latencies import as_array
 from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.runs.replayed import Replayed
@@ -35,9 +33,7 @@ def measure(spec: IsolationSpec) -> dict[str, Any]:
     if not any(record.knows_prefix for record in trace):
         raise UserError(f"{spec.path}: workload: trace: {spec.trace} does not say which prompts share prefixes")
     num_replays = 4 * len(spec.attack.block_sizes) * len(spec.attack.background_requests_per_s) + len(spec.tenants) + 1
-    with tqdm(
-        total=num_replays, unit="replay", delay=PROGRESS_DELAY_S, leave=False, desc="isolation", file=sys.stderr
-    ) as bar:
+    with progress("isolation", "replays", num_replays) as bar:
         attack = list(_attack_rows(spec, bar))
         workload = _workload_rows(spec, trace, bar)
     return {"attack": attack, "workload": workload, "verdicts": _verdicts(attack, workload)}
@@ -54,7 +50,7 @@ def _attack_rows(spec: IsolationSpec, bar: Any) -> Iterator[dict[str, Any]]:
                     replayed = _replay(spec, DEMO, workload_of(records), block_size=block_size)
                     ttft_ns[is_right] = _probe_ttft_ns(spec, replayed)
                     hits[with_salts, is_right] = replayed.summary["prefix_cache_hits"]
-                    bar.update()
+                    bar.update(1)
                 found = distinguish(ttft_ns[True], ttft_ns[False])
                 yield {
                     "block_size": block_size,
@@ -76,7 +72,7 @@ def _workload_rows(spec: IsolationSpec, workload: Workload, bar: Any) -> list[di
     for num_tenants in (None, *spec.tenants):
         records = list(workload if num_tenants is None else tenant_records(workload, num_tenants))
         summary = _replay(spec, spec.trace, workload_of(records, workload)).summary
-        bar.update()
+        bar.update(1)
         rows.append(
             {
                 "tenants": num_tenants,

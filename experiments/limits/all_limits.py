@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from typing import Any
 
-from tqdm import tqdm
-
+from kvtwin.experiments.display.progress import progress
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.limits.bracket import RateGrid
 from kvtwin.experiments.limits.search import Criterion, Search, find_limits
 from kvtwin.experiments.options.limit import LimitOptions
-from kvtwin.experiments.runs.facts import PROGRESS_DELAY_S
 from kvtwin.experiments.runs.latencies import percentile_name
 from kvtwin.experiments.setup.load import shape_load
 from kvtwin.experiments.setup.trace import open_trace, warn_of
@@ -39,7 +36,7 @@ def limit_of_options(options: LimitOptions, workload: Workload | None = None) ->
     criteria = _criteria(options)
     searches = [Search(asked, rate_option, grid, criteria, workload) for asked in _servers(options)]
     workers = options.workers or os.cpu_count() or 1
-    with tqdm(unit=" replays", delay=PROGRESS_DELAY_S, leave=False, desc="limit", file=sys.stderr) as bar:
+    with progress("limit", "replays") as bar:
         find_limits(searches, local_processes(workers, workers), workers, bar.update)
     failed = [search.error for search in searches if search.error is not None]
     if failed and len(failed) == len(searches):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,10 +11,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from tqdm import tqdm
-
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.vllm_version import VLLM_VERSION
+from kvtwin.experiments.display.progress import progress
 from kvtwin.experiments.files.version import kvtwin_version
 from kvtwin.experiments.options.reading import as_plain
 from kvtwin.experiments.options.replay import ReplayOptions
@@ -24,8 +22,6 @@ from kvtwin.experiments.setup.sizing import SizingResult
 from kvtwin.sim.recording import Recorder
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.time_units import SECOND_NS
-
-PROGRESS_DELAY_S = 2
 
 
 class Stopwatch:
@@ -94,17 +90,8 @@ def _request_rate(load: Load, recorder: Recorder) -> float:
 
 @contextmanager
 def request_progress(words: str, total: int, *, show: bool = True) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr for what takes more than two seconds; call it with the number of requests done."""
-    with tqdm(
-        total=total,
-        unit="req",
-        delay=PROGRESS_DELAY_S,
-        mininterval=0.5,
-        leave=False,
-        desc=words,
-        file=sys.stderr,
-        disable=not show,
-    ) as bar:
+    """Progress on stderr; call it with the number of requests done."""
+    with progress(words, "requests", total, show=show) as bar:
 
         def advance(num_done: int) -> None:
             bar.update(num_done - bar.n)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from typing import Any
 
-from tqdm import tqdm
-
+from kvtwin.experiments.display.progress import progress
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.runs.facts import PROGRESS_DELAY_S
 from kvtwin.experiments.sweeps.executors import local_processes
 from kvtwin.experiments.sweeps.folder import SweepFolder
 from kvtwin.experiments.sweeps.runner import run_points
@@ -63,17 +60,7 @@ def _run(
         else:
             left.append(point)
     with ExitStack() as stack:
-        bar = stack.enter_context(
-            tqdm(
-                total=len(spec.points),
-                initial=len(rows),
-                unit="point",
-                delay=PROGRESS_DELAY_S,
-                leave=False,
-                desc="sweep",
-                file=sys.stderr,
-            )
-        )
+        bar = stack.enter_context(progress("sweep", "points", len(spec.points), initial=len(rows)))
         outcomes = stack.enter_context(closing(run_points(left, make_executor, workload)))
         for point, outcome in outcomes:
             if isinstance(outcome, str):
@@ -85,7 +72,7 @@ def _run(
                     except UserError as error:
                         not_kept.append(error)
                 rows[point.index] = _row(point, json.loads(outcome["summary.json"]))
-            bar.update()
+            bar.update(1)
     return [rows[index] for index in sorted(rows)], not_kept
 
 

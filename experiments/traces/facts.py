@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from typing import Any
 
-from tqdm import tqdm
-
 from kvtwin.engine.vllm_version import VLLM_VERSION
+from kvtwin.experiments.display.progress import followed
 from kvtwin.experiments.traces.session_facts import SessionFacts, summary_of
 from kvtwin.workloads.prefixes.chains import prefix_chain
 from kvtwin.workloads.prefixes.infinite_cache import InfiniteCache
@@ -39,8 +37,7 @@ def inspect_workload(
     sessions, loras, salts = SessionFacts(), set[str](), set[str]()
     with_priority = with_images = further_samples = 0
     gaps, instants = _Gaps(), _Instants()
-    progress = tqdm(workload, desc="reading", unit=" requests", delay=2, leave=False, file=sys.stderr)
-    for record in progress:
+    for record in followed(workload, "reading", "requests"):
         inputs[record.prompt_tokens] += 1
         outputs[record.output_tokens] += 1
         gaps.add(record.arrival_ns)

@@ -121,7 +121,7 @@ def long_replay(script, write, tmp_path):
         *("replay", write(*rows), "--gpu", "a100-40gb", "--max-model-len", "8192", "--out", tmp_path / "run"),
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells start background jobs that ignore it
     )
-    first = process.stderr.read(10)  # the progress bar appears after two seconds
+    first = process.stderr.readline()  # progress
     yield process, first
     process.kill()
     process.communicate()

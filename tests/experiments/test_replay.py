@@ -493,8 +493,7 @@ def test_a_generated_trace_is_replayed(kvtwin, summary_of, tmp_path):
     assert summary["first_preemption_s"] is None
 
 
-def test_the_demo_shows_hits_evictions_and_preemptions(kvtwin, monkeypatch):
-    monkeypatch.setattr("kvtwin.experiments.runs.facts.PROGRESS_DELAY_S", 3600)  # a slow machine would show progress
+def test_the_demo_shows_hits_evictions_and_preemptions(kvtwin):
     outcome = kvtwin("demo")
     assert (outcome.code, outcome.err) == (0, "")
     assert "demo (bundled): 300 requests" in outcome.out
