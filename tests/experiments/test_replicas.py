@@ -242,5 +242,5 @@ def test_a_sweep_over_routers(kvtwin, tmp_path):
     assert kvtwin("sweep", tmp_path / "sweep.yaml", "--workers", "1", "--out", tmp_path / "sweep").code == 0
     table = pandas.read_parquet(tmp_path / "sweep" / "results.parquet")
     assert list(table.load_imbalance.isna()) == [True, False, True, False]
-    assert (table[table.data_parallel_size == 1].prefix_cache_hit_rate).nunique() == 1
+    assert table[table["data-parallel-size"] == 1].prefix_cache_hit_rate.nunique() == 1
     assert (tmp_path / "sweep" / "points").is_dir()
