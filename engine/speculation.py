@@ -45,12 +45,12 @@ class Speculation:
         """Known tokens behind a chunk of a prompt that the drafter reads."""
         if self.method == "mtp" and min(self.num_nextn_predict_layers, self.num_speculative_tokens) > 1:
             return self.num_speculative_tokens
-        return 1 if self.method in EAGLE_METHODS else 0
+        return int(self.method in EAGLE_METHODS or self.method == "dflash")
 
     @property
     def hash_lookahead_tokens(self) -> int:
         """Tokens behind a block that its hash covers too."""
-        is_off = self.disable_lookahead_block_hashes or self.disable_eagle_block_drop
+        is_off = self.disable_lookahead_block_hashes or self.disable_eagle_block_drop or self.method == "dflash"
         return 0 if is_off else self.prefill_lookahead_tokens
 
     @property

@@ -243,6 +243,17 @@ CASES: dict[str, tuple[dict[str, Any], list[Line]]] = {
             for index, name in enumerate("abc")
         ],
     ),
+    "read_ahead_of_dflash": (
+        {
+            "spec_method": "dflash",
+            "num_speculative_tokens": 2,
+            "max_num_batched_tokens": 40,
+            "long_prefill_token_threshold": 16,
+            "encoder_cache_size": 20,
+            "disable_chunked_mm_input": True,
+        },
+        [request(name, 60, (name, 16, 12), (name + "2", 44, 12), output=40) for name in "ab"],
+    ),
     "read_ahead_of_several_modules": (
         {
             "spec_method": "mtp",
