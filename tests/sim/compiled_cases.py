@@ -58,7 +58,7 @@ def random_case(seed):
 
 
 def _phantom_case(random):
-    """Less important requests prefill the same prompt slowly, and lose their blocks in the step that was to fill them."""
+    """Less important requests prefill one prompt slowly, and lose blocks in the step that was to fill them."""
     block_size = random.choice([1, 2, 4])
     prompt_tokens = random.randint(20, 40)
     config = EngineConfig(
