@@ -209,9 +209,18 @@ class PrefixIdContent(Content):
 
     def _runs(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Keys of the blocks from ``start`` to ``end`` that have names: first key, step, and how many, id by id."""
-        hash_block_size, ends = self._space.hash_block_size, self._ends
+        hash_block_size, ends, id_tokens = self._space.hash_block_size, self._ends, self._id_tokens
         first_unnamed = min(end, self._num_named_blocks)
         step = 2 * hash_block_size
+        if id_tokens and id_tokens % hash_block_size == 0 and not self._images:  # the same as below, for speed
+            blocks_per_id = id_tokens // hash_block_size
+            self._extend_bases(-(-first_unnamed // blocks_per_id))
+            while start < first_unnamed:
+                id_index, inside = divmod(start, blocks_per_id)
+                count = min(first_unnamed - start, blocks_per_id - inside)
+                yield 2 * (self._bases[id_index + 1] + (inside + 1) * hash_block_size - 1), step, count
+                start += count
+            return
         while start < first_unnamed:
             end = (start + 1) * hash_block_size
             id_index = bisect_left(ends, end)
@@ -223,19 +232,22 @@ class PrefixIdContent(Content):
 
     def _base(self, id_index: int, end: int) -> int:
         """Where the key space holds id ``id_index`` of this prompt, for a block that ends at ``end``."""
+        self._extend_bases(id_index + 1)
+        base = self._bases[id_index + 1]
+        end += self._space.hash_lookahead_tokens
+        seen = tuple((image.content_hash, image.offset_tokens) for image in self._images if image.offset_tokens < end)
+        return self._space.prefix_base((base, seen), self._id_tokens or _LONGEST_ID_TOKENS) if seen else base
+
+    def _extend_bases(self, num_ids: int) -> None:
+        """Find the positions of the first ``num_ids`` ids; behind that of the name that they all begin with."""
         bases, space, id_tokens = self._bases, self._space, self._id_tokens
         length = id_tokens or _LONGEST_ID_TOKENS
         if not bases:
             bases.append(space.prefix_base((id_tokens, self._cache_salt or None, self._lora), 1))
-        while len(bases) <= id_index + 1:
-            index = len(bases) - 1
+        for index in range(len(bases) - 1, num_ids):
             # Where lengths differ, the same id may begin elsewhere in another prompt: then it is another prefix.
             start = () if id_tokens else self._ends[index - 1 : index]
             bases.append(space.prefix_base((bases[-1], self._prefix_ids[index], *start), length))
-        base = bases[id_index + 1]
-        end += space.hash_lookahead_tokens
-        seen = tuple((image.content_hash, image.offset_tokens) for image in self._images if image.offset_tokens < end)
-        return space.prefix_base((base, seen), length) if seen else base
 
 
 class OpaqueContent(Content):

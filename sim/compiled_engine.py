@@ -44,7 +44,7 @@ class CompiledEngine:
         self._recorder = recorder
         self._memory = make_memory(scheduler, costs)
         self._numbers = self._memory["numbers"]
-        self._block_size = scheduler.config.block_size
+        self._block_size = scheduler.config.group_specs[0].block_size
         self._caches = scheduler.config.enable_prefix_caching
         self._code = machine_code()
         self._requests: list[Request | None] = [None] * self._memory.num_rows("requests")

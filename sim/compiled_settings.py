@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 from kvtwin.engine.block_pool import BlockPool
 from kvtwin.engine.compiled.loop import state as at
@@ -15,25 +16,28 @@ _MOST_SEATS = 1 << 16
 _MOST_TOKENS = 1 << 20
 
 
+_DECIDED = {
+    *("num_blocks", "block_size", "cache_groups", "prefix_match_unit", "prefix_cache_retention_interval"),
+    *("max_model_len", "max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens"),
+    *("enable_prefix_caching", "prefix_caching_hash_algo", "hash_seed", "enable_chunked_prefill"),
+    *("long_prefill_token_threshold", "long_prefill_token_threshold_adaptive", "scheduling_policy", "watermark"),
+    *("scheduler_reserve_full_isl", "prefill_schedule_interval", "async_scheduling", "max_loras", "vllm_strict"),
+    *("kv_cache_metrics_sample", "max_num_encoder_input_tokens", "disable_chunked_mm_input"),
+}
+"""Settings of which the loop knows every value, as far as ``reasons_against`` does not look closer; those of the last
+line mean nothing without another one. Of any other it knows the default only."""
+
+
 def reasons_against(config: EngineConfig) -> Iterator[str]:
     """What of the engine's settings only the plain scheduler knows."""
-    if config.allocator != "paged":
-        yield f"--allocator {config.allocator}"
+    for field in fields(config):
+        if field.name not in _DECIDED and getattr(config, field.name) != field.default:
+            yield field.name
     specs = config.group_specs
     if len(specs) > 1 or specs[0].kind != "full_attention":
         yield "cache groups other than one of full attention"
     elif config.hash_block_size != specs[0].block_size:
         yield "block hashes that cover a part of a block"
-    if config.speculation:
-        yield "speculative decoding"
-    if config.parallel_sampling == "fork":
-        yield "--parallel-sampling fork"
-    if config.preemption_mode != "recompute" or config.num_offload_blocks:
-        yield "blocks in the host"
-    if config.retention != "lru":
-        yield f"--retention {config.retention}"
-    if config.kv_cache_metrics:
-        yield "--kv-cache-metrics"
     if config.max_running_requests > _MOST_SEATS or config.token_budget > _MOST_TOKENS:
         yield "very large steps"
 
@@ -45,7 +49,7 @@ def make_memory(scheduler: Scheduler, costs: StepCosts) -> LoopMemory:
     memory = LoopMemory(pool, config.max_running_requests, costs.numbers)
     settings, numbers = memory["settings"], memory["numbers"]
     for place, value in {
-        at.BLOCK_SIZE: config.block_size,
+        at.BLOCK_SIZE: config.group_specs[0].block_size,
         at.MAX_MODEL_LEN: config.max_model_len,
         at.MAX_RUNNING: config.max_running_requests,
         at.TOKEN_BUDGET: config.token_budget,

@@ -35,6 +35,8 @@ class Case(NamedTuple):
 def random_case(seed):
     """Case number ``seed``."""
     random = Random(seed)
+    if seed % 8 == 7:
+        return _phantom_case(random)
     config = _config(random)
     step_time = random.choice(
         [
@@ -53,6 +55,38 @@ def random_case(seed):
         random.choice([0, 0, 3]),
         random.random() < 0.6,
     )
+
+
+def _phantom_case(random):
+    """Less important requests prefill one prompt slowly, and lose blocks in the step that was to fill them."""
+    block_size = random.choice([1, 2, 4])
+    prompt_tokens = random.randint(20, 40)
+    config = EngineConfig(
+        num_blocks=random.randint(60, 110) // block_size + 1,
+        block_size=block_size,
+        max_model_len=200,
+        max_num_seqs=6,
+        max_num_batched_tokens=64,
+        long_prefill_token_threshold=random.choice([block_size, 2 * block_size, 3]),
+        scheduling_policy="priority",
+        scheduler_reserve_full_isl=False,
+        async_scheduling=random.random() < 0.5,
+        vllm_strict=random.random() < 0.3,
+    )
+    records = [
+        RequestRecord(
+            request_id=f"r{index}",
+            arrival_ns=10 * index * random.randint(0, 3),
+            prompt_tokens=prompt_tokens,
+            output_tokens=random.randint(5, 60),
+            token_ids=[1] * prompt_tokens,
+            priority=random.randint(0, 9) - index // 3,
+            source=f"line {index}",
+        )
+        for index in range(20)
+    ]
+    records.sort(key=lambda record: record.arrival_ns)
+    return Case(config, records, {"step_ns": 10}, None, 0, True)
 
 
 def _config(random):

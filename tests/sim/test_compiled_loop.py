@@ -1,5 +1,6 @@
 """The compiled loop leaves behind what the plain scheduler leaves behind, to the last block and nanosecond."""
 
+from dataclasses import fields
 from random import Random
 
 import pytest
@@ -16,7 +17,7 @@ from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.setup.sizing import resolve_sizing
 from kvtwin.experiments.setup.step_time import step_time_model
 from kvtwin.sim import serving
-from kvtwin.sim.compiled_settings import make_memory
+from kvtwin.sim.compiled_settings import _DECIDED, make_memory
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.serving import ServerSimulation
 from kvtwin.sim.simulated_executor import SimulatedExecutor
@@ -115,14 +116,16 @@ def test_every_model_of_step_times_says_the_same_in_numbers(tmp_path):
     ("settings", "reason"),
     [
         ({}, ""),
-        ({"retention": "pin"}, "--retention pin"),
-        ({"speculation": Speculation(method="ngram", num_speculative_tokens=2)}, "speculative decoding"),
+        ({"retention": "pin"}, "retention"),
+        ({"speculation": Speculation(method="ngram", num_speculative_tokens=2)}, "speculation"),
         (
             {"allocator": "contiguous-max", "block_size": 1, "enable_prefix_caching": False},
-            "--allocator contiguous-max",
+            "allocator",
         ),
-        ({"kv_cache_metrics": True}, "--kv-cache-metrics"),
-        ({"num_offload_blocks": 5}, "blocks in the host"),
+        ({"kv_cache_metrics": True}, "kv_cache_metrics"),
+        ({"enable_kv_cache_events": True}, "enable_kv_cache_events"),
+        ({"encoder_cache_size": 5}, "encoder_cache_size"),
+        ({"num_offload_blocks": 5}, "num_offload_blocks"),
     ],
 )
 def test_what_the_loop_does_not_know_is_decided_by_the_plain_scheduler(settings, reason, monkeypatch):
@@ -142,3 +145,14 @@ def test_arrays_grow_and_keep_what_they_hold():
         assert memory[name].tolist()[: len(before)] == [7, *before[1:]]
         assert not any(memory[name][len(before) :])
     assert len(memory.table()) == 2 * (8 + len(memory.views()) - 1)
+
+
+def test_a_new_setting_is_unknown_to_the_loop():
+    """Whoever adds one decides here whether the loop knows it; until then other values than the default are refused."""
+    known = {field.name for field in fields(EngineConfig) if field.name in _DECIDED}
+    assert known == _DECIDED
+    others = {field.name for field in fields(EngineConfig)} - _DECIDED
+    assert others == {
+        *("allocator", "parallel_sampling", "preemption_mode", "num_swap_blocks", "num_offload_blocks", "retention"),
+        *("enable_kv_cache_events", "kv_cache_metrics", "speculation", "encoder_cache_size"),
+    }
