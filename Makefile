@@ -42,7 +42,8 @@ figures: $(CORE_STAMP)
 	$(BIN)/python -m tests.figures $(TRACES)
 
 accuracy: $(CORE_STAMP)
-	$(BIN)/python -m tests.accuracy $(TRACES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'aiconfigurator-core>=0.12'
+	$(BIN)/python -m tests.accuracy $(TRACES) --calibrated
 	$(BIN)/python -m tests.memory_figures
 
 $(BIN)/python:

@@ -68,6 +68,7 @@ def make_memory(scheduler: Scheduler, costs: StepCosts) -> LoopMemory:
         at.RESERVES_ALL: config.scheduler_reserve_full_isl,
         at.STEP_TIME: costs.form,
         at.NUM_WINDOWS: costs.num_windows,
+        at.SERVER: costs.server,
     }.items():
         settings[place] = value
     numbers[at.FIRST_WAITING] = numbers[at.LAST_WAITING] = at.NOBODY

@@ -26,3 +26,11 @@ class GpuSpec:
     compute_capability: float = 0.0
     """NVIDIA's; 0 where it is not known."""
     notes: str = ""
+    memory_efficiency: float = 0.80
+    """Share of the memory's peak that matrix products and attention reach where they are bound by it."""
+    matrix_efficiency: float = 0.80
+    """Share of the arithmetic peak that large matrix products reach."""
+    interconnect: str = ""
+    """Kind of link between such GPUs in a server (experiments/catalogue/interconnects.yaml), unless the user says."""
+    decode_attention_beside_prompts: float = 1.0
+    """How much longer attention takes for sequences that decode, where the same step computes prompt tokens too."""

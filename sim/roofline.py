@@ -1,8 +1,9 @@
 """A step-time model from data sheets: every part of a step takes the longer of its memory and its arithmetic.
 
-The roofline model (Williams et al., CACM 2009) applied part by part: matrices, output head, attention. The
-efficiencies below are assumptions, said so in ``describe()``; a calibration on the real machine beats them.
-Pipeline stages are taken one after the other, without overlap between steps.
+The roofline model (Williams et al., CACM 2009) applied part by part: matrices, output head, attention, sampling, and
+what is done value by value. The shares of the peaks come from public measurements of kernels, never from whole servers:
+a calibration on the real machine beats them. Pipeline stages are taken one after the other, without overlap between
+steps.
 """
 
 from __future__ import annotations
@@ -16,26 +17,32 @@ from kvtwin.sim.gpu_spec import GpuSpec
 from kvtwin.sim.step_costs import StepCosts
 from kvtwin.sim.step_shape import StepShape
 
-MEMORY_EFFICIENCY = 0.85
-"""Share of the peak bandwidth. Copies reach 0.9 on an H200; FlashMLA's README states 3000 of 3350 GB/s."""
-
-GEMM_EFFICIENCY = 0.70
-"""Share of the dense peak in matrix products. Large ones reach 0.8 on Hopper; the shapes here are smaller."""
-
 ATTENTION_EFFICIENCY = 0.50
-"""Share of the dense peak in prefill attention. The FlashAttention-3 paper states 0.75 without paging."""
+"""Share of the dense peak in prefill attention: 0.4 for a prompt of 2,048 tokens, 0.56 for one of 8,192 on an A100
+(aiconfigurator-core 0.12.0)."""
 
-LINK_EFFICIENCY = 0.75
-"""Share of the link's peak in an all-reduce. Assumption."""
+ATTENTION_READ_EFFICIENCY = 0.90
+"""Share of the memory's efficiency with which decode attention reads. 32 to 128 sequences of 1,024 tokens reach 0.67 to
+0.9 of the peak on six GPUs (aiconfigurator-core 0.12.0), longer ones more."""
 
-ALL_REDUCE_LATENCY_NS = 8_000
-"""Time of an all-reduce of nothing. Assumption; two per layer."""
-
-LAYER_OVERHEAD_NS = 10_000
-"""Gaps between the about ten kernels of a layer inside a CUDA graph, a microsecond each. Assumption."""
+LAYER_OVERHEAD_NS = 20_000
+"""Shortest time of a layer's small kernels: attention takes 9 to 12 microseconds at the least, norms and activation two
+to three each, on every GPU that aiconfigurator-core 0.12.0 has tables of."""
 
 STEP_OVERHEAD_NS = 200_000
 """Preparing inputs, sampling, starting a graph: what asynchronous scheduling does not hide. Assumption."""
+
+ELEMENTWISE_HIDDEN_VALUES = 8
+"""Values of the hidden size that norms, rotations and sums of a layer read and write per token."""
+
+SAMPLING_BYTES = 46
+"""Bytes that vLLM's sampler reads and writes per entry of the vocabulary and sampled token: to FP32 (2 + 4), by the
+temperature (4 + 4), softmax (4 + 4 + 4), noise (4), by the noise (8 + 4), largest (4). Top-k and top-p take more."""
+
+ROUNDING = 3
+"""Exponent with which memory and arithmetic of a matrix product add up: between the sides of the roof it is no corner.
+Products of 256 tokens, where both bind, take 1.2 to 1.3 times the longer of both on six GPUs (aiconfigurator-core
+0.12.0)."""
 
 
 class RooflineStepTime:
@@ -43,7 +50,7 @@ class RooflineStepTime:
 
     Weights of the matrices are read once per step; of the experts only those that ``tokens`` random choices
     touch; the output head only for sampled tokens. Attention reads ``context_tokens`` of KV, a window at
-    most its length per sequence. With tensor parallelism two all-reduces follow per layer.
+    most its length per sequence. What GPUs send each other is not part of it.
     """
 
     name = "roofline"
@@ -61,8 +68,8 @@ class RooflineStepTime:
         fmt = shape.weight_format
         use_fp8 = fmt.name.startswith("fp8") and gpu.fp8_flops_per_s > 0
         peak = gpu.fp8_flops_per_s if use_fp8 else gpu.bf16_flops_per_s
-        byte_ns = 1e9 / (gpu.memory_bytes_per_s * MEMORY_EFFICIENCY)
-        gemm_ns = 1e9 / (peak * GEMM_EFFICIENCY)
+        byte_ns = 1e9 / (gpu.memory_bytes_per_s * gpu.memory_efficiency)
+        gemm_ns = 1e9 / (peak * gpu.matrix_efficiency)
         attention_ns = 1e9 / (gpu.bf16_flops_per_s * ATTENTION_EFFICIENCY)
 
         dense_bytes = dense_params = expert_params = 0.0
@@ -97,19 +104,19 @@ class RooflineStepTime:
         self._token_gemm_ns = 2 * (dense_params + expert_params) * gemm_ns
         self._head_ns = head_params * fmt.other_bytes * byte_ns
         self._sampled_gemm_ns = 2 * head_params * gemm_ns
+        self._sampling_ns = sampling_ns_per_token(shape, gpu)
+        read_ns = byte_ns / ATTENTION_READ_EFFICIENCY
         self._windows = [
-            (window, costs[0] * byte_ns, costs[1] * attention_ns, costs[2] * attention_ns)
+            (window, costs[0] * read_ns, costs[1] * attention_ns, costs[2] * attention_ns)
             for window, costs in windows.items()
             if costs[0]
         ]
         self._written_ns = written_bytes * byte_ns
         self._state_ns = 2 * state_bytes * byte_ns  # read and written
-        self._token_link_ns = 0.0
-        if tp > 1:
-            link_bytes_per_s = gpu.nvlink_bytes_per_s or gpu.pcie_bytes_per_s
-            token_bytes_sent = 2 * (tp - 1) / tp * shape.hidden_size * shape.dtype_bytes  # ring all-reduce
-            self._fixed_ns += 2 * num_layers * ALL_REDUCE_LATENCY_NS
-            self._token_link_ns = 2 * num_layers * token_bytes_sent * 1e9 / (link_bytes_per_s * LINK_EFFICIENCY)
+        values = ELEMENTWISE_HIDDEN_VALUES * shape.hidden_size + 1.5 * shape.mlp_activation_values / tp
+        self._elementwise_ns = num_layers * values * shape.dtype_bytes * byte_ns
+        has_groups = any(0 < layer.spec.num_kv_heads < layer.query_heads for layer in shape.layers)
+        self._beside_prompts = gpu.decode_attention_beside_prompts - 1 if has_groups else 0.0
         self._description: dict[str, float | int | str] = {
             "model": self.name,
             "gpu": gpu.name,
@@ -117,10 +124,9 @@ class RooflineStepTime:
             "weights": fmt.name,
             "matrix_flops_per_s": peak,
             "memory_bytes_per_s": gpu.memory_bytes_per_s,
-            "memory_efficiency_assumed": MEMORY_EFFICIENCY,
-            "gemm_efficiency_assumed": GEMM_EFFICIENCY,
+            "memory_efficiency": gpu.memory_efficiency,
+            "matrix_efficiency": gpu.matrix_efficiency,
             "attention_efficiency_assumed": ATTENTION_EFFICIENCY,
-            "link_efficiency_assumed": LINK_EFFICIENCY,
             "fixed_step_ns": self._fixed_ns,
         }
 
@@ -130,41 +136,54 @@ class RooflineStepTime:
         if sequences == 0:
             return 0
         tokens = decodes + prefill_tokens
-        read = self._read_ns(tokens)
-        arithmetic = self._token_gemm_ns * tokens
-        total = self._fixed_ns + (read if read > arithmetic else arithmetic)
-        if sampled:
-            arithmetic = self._sampled_gemm_ns * sampled
-            total += self._head_ns if self._head_ns > arithmetic else arithmetic
+        total = self._tokens_ns(tokens) + self._sampled_ns(sampled)
         read = self._written_ns * tokens + self._state_ns * sequences
         arithmetic = 0.0
         for window, context_ns, decode_pair_ns, prefill_pair_ns in self._windows:
             if window is None:
                 read += context_ns * context_tokens
+                if self._beside_prompts and prefill_tokens and decodes:
+                    read += context_ns * self._beside_prompts * shape.decode_context_tokens
                 arithmetic += decode_pair_ns * context_tokens + prefill_pair_ns * pairs
             else:  # a chunk of q tokens sees the window before it and itself
                 seen = min(context_tokens, sequences * window + prefill_tokens)
                 read += context_ns * seen
                 arithmetic += decode_pair_ns * seen + prefill_pair_ns * min(pairs, prefill_tokens * window)
         total += read if read > arithmetic else arithmetic
-        return round(total + self._token_link_ns * tokens)
+        return round(total)
 
     def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts:
-        """Constants, four numbers per window, and what is read of the matrices by the number of tokens."""
-        numbers = [self._fixed_ns, self._token_gemm_ns, self._head_ns, self._sampled_gemm_ns]
-        numbers += [self._written_ns, self._state_ns, self._token_link_ns, 0.0]
+        """Constants, four numbers per window, and what tokens and sampled tokens take by their numbers."""
+        numbers = [self._written_ns, self._state_ns, self._beside_prompts, float(most_tokens + 1)]
         for window, *costs in self._windows:
             numbers += [NO_WINDOW if window is None else window, *costs]
-        numbers += [self._read_ns(tokens) for tokens in range(most_tokens + 1)]
+        numbers += [self._tokens_ns(tokens) for tokens in range(most_tokens + 1)]
+        numbers += [self._sampled_ns(sampled) for sampled in range(most_sequences + 1)]
         return StepCosts(ROOFLINE, array("d", numbers), len(self._windows))
 
-    def _read_ns(self, tokens: int) -> float:
-        """Time to read the matrices, but for the output head."""
+    def _tokens_ns(self, tokens: int) -> float:
+        """What depends on the number of tokens alone: matrices, what is done value by value, and what is fixed."""
         read = self._dense_ns
         for miss, num_ns in self._experts:
             read += num_ns * (1.0 - miss**tokens)
-        return read
+        return self._fixed_ns + _both(read, self._token_gemm_ns * tokens) + self._elementwise_ns * tokens
+
+    def _sampled_ns(self, sampled: int) -> float:
+        """The output head, and drawing tokens."""
+        if not sampled:
+            return 0.0
+        return _both(self._head_ns, self._sampled_gemm_ns * sampled) + self._sampling_ns * sampled
 
     def describe(self) -> dict[str, float | int | str]:
         """The data-sheet rates and the assumptions behind a prediction."""
         return dict(self._description)
+
+
+def sampling_ns_per_token(shape: ModelShape, gpu: GpuSpec) -> float:
+    """Time to draw one token from the vocabulary, once its logits are there."""
+    return SAMPLING_BYTES * shape.vocab_size * 1e9 / (gpu.memory_bytes_per_s * gpu.memory_efficiency)
+
+
+def _both(read_ns: float, arithmetic_ns: float) -> float:
+    """Time of what reads and computes at once: little more than the longer of both, if one is much longer."""
+    return float((read_ns**ROUNDING + arithmetic_ns**ROUNDING) ** (1 / ROUNDING))

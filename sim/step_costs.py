@@ -13,11 +13,13 @@ class StepCosts(NamedTuple):
     """LINEAR, ROOFLINE or CALIBRATED."""
     numbers: array[float]
     num_windows: int = 0
+    server: int = 0
+    """Where in ``numbers`` those of the server begin: host and interconnect; 0 without."""
 
 
 @runtime_checkable
 class HasStepCosts(Protocol):
     """A step-time model that can say what it does in numbers."""
 
-    def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts:
-        """For steps of at most so many sequences and tokens."""
+    def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts | None:
+        """For steps of at most so many sequences and tokens; None where a part of it cannot say."""

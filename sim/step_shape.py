@@ -33,6 +33,19 @@ class StepShape(NamedTuple):
         """All tokens scheduled in the step."""
         return self.decode_sequences + self.prefill_tokens
 
+    @property
+    def decode_context_tokens(self) -> float:
+        """KV entries read for the sequences that decode, as far as sums tell.
+
+        Exact with one other sequence at most; several are taken to be equally long.
+        """
+        others = self.num_sequences - self.decode_sequences
+        if not others or not self.prefill_tokens:
+            return self.context_tokens
+        seen = self.prefill_attention_pairs / self.prefill_tokens  # by a token, in the mean
+        read = others * max(seen + (self.prefill_tokens / others - 1) / 2, self.prefill_tokens / others)
+        return max(self.context_tokens - read, 0.0)
+
 
 def step_shape(step: Step) -> StepShape:
     """The sums of ``step`` that a step-time model looks at."""

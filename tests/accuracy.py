@@ -10,11 +10,15 @@ import argparse
 import csv
 import re
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 import kvtwin as kv
+from kvtwin.experiments.calibration.server import fit_to_server, read_record
 from kvtwin.experiments.server_runs.latencies import Comparison, compare_latencies
 from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, read_request_rows, served_in_run
 
@@ -52,24 +56,28 @@ RUNS = (
         "Llama-3.1-8B on an RTX PRO 6000",
         "RTXPRO6000_Llama-3.1-8B",
         LLAMA,
-        {"model": "Llama-3.1-8B", "gpu": "rtx-pro-6000", "max_num_seqs": 128},
+        {"model": "Llama-3.1-8B", "gpu": "rtx-pro-6000-server", "max_num_seqs": 128},
     ),
     ServerRun(
         "Qwen3-32B on two RTX PRO 6000, tensor parallel",
         "RTXPRO6000_Qwen3-32B",
         QWEN,
-        {"model": "Qwen3-32B", "gpu": "rtx-pro-6000", "max_num_seqs": 128, "tensor_parallel_size": 2},
+        {"model": "Qwen3-32B", "gpu": "rtx-pro-6000-server", "max_num_seqs": 128, "tensor_parallel_size": 2},
     ),
     ServerRun(
         "Qwen3-30B-A3B on two RTX PRO 6000, data and expert parallel",
         "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507",
         QWEN,
-        {"model": "Qwen3-30B-A3B", "gpu": "rtx-pro-6000", "max_num_seqs": 256, "kv_cache_memory_bytes": "100GiB"},
+        {"model": "Qwen3-30B-A3B", "gpu": "rtx-pro-6000-server", "max_num_seqs": 256, "tensor_parallel_size": 2},
     ),
 )
 
-MODELS: Mapping[str, Mapping[str, Any]] = {"roofline": {}}
-"""What is compared, by name: options of a replay. The first is the default."""
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "roofline": {},
+    "aic": {"step_time": "aic"},
+    "aic, `pcie-host`": {"step_time": "aic", "interconnect": "pcie-host"},
+}
+"""What is compared, by name: options of a replay. The first is the default; one that cannot be is left out."""
 
 
 class Peaks(NamedTuple):
@@ -118,9 +126,57 @@ def results(folder: Path, models: Mapping[str, Mapping[str, Any]] = MODELS) -> l
     for run in RUNS:
         record = folder / "measured" / run.folder
         served = read_request_rows(record / "requests.jsonl")
-        by_model = {name: simulate(folder, run, served, options) for name, options in models.items()}
+        by_model = {}
+        for name, options in models.items():
+            try:
+                by_model[name] = simulate(folder, run, served, options)
+            except kv.UserError as error:
+                print(f"{run.title}: {name}: {error}", file=sys.stderr)
         found.append(Result(run, measured_peaks(record / "timeseries.csv"), by_model))
     return found
+
+
+THIRD = 1 / 3
+
+
+def on_the_rest(folder: Path, run: ServerRun, base: str) -> list[str]:
+    """A row: fitted to what was known when a third of the makespan had passed, errors on requests that end later."""
+    record = folder / "measured" / run.folder
+    served = read_record(record)
+    until_ns = max(request.last_token_ns for request in served) * THIRD
+    with tempfile.TemporaryDirectory() as scratch:
+        server, fitted = Path(scratch) / "server.yaml", Path(scratch) / "fitted.yaml"
+        options = {**_COMMON, **run.options, "step_time": base}
+        spec = {"trace": str(folder / run.trace), "options": {k.replace("_", "-"): v for k, v in options.items()}}
+        server.write_text(yaml.safe_dump(spec), encoding="utf-8")
+        fit = fit_to_server(record, server, known_until_ns=until_ns)
+        fitted.write_text(yaml.safe_dump(fit.data()), encoding="utf-8")
+        records = arriving_as_served(kv.open_workload(folder / run.trace), served)
+        for index, each in enumerate(records):
+            each.request_id = str(index)
+        ours = kv.replay(records, progress=False, **{**options, "step_time": str(fitted)})
+    columns = {name: ours.requests[name].to_numpy() for name in ours.requests}
+    simulated = {int(request.request_id): request for request in served_in_run(columns)}
+    late = [index for index, request in enumerate(served) if request.last_token_ns > until_ns]
+    rows = compare_latencies([served[index] for index in late], [simulated[index] for index in late])
+    errors = {each.name: each.error for each in rows}
+    intervals = (f"{low:.2f} to {high:.2f}" for low, high in fit.adjustment.intervals)
+    scales = (f"{scale:.2f} ({interval})" for scale, interval in zip(fit.adjustment.scales, intervals, strict=True))
+    keys = ("mean TPOT", "mean TTFT", "p90 TTFT", "mean E2E", "makespan")
+    return [run.title, base, *scales, *(f"{errors[key]:+.1%}" for key in keys)]
+
+
+def calibrated(folder: Path) -> list[str]:
+    """The table of calibrations: with aic where there are tables, else with the roofline."""
+    lines = [
+        "| run | base | `decode_scale` | `prefill_scale` | mean TPOT | mean TTFT | p90 TTFT | mean E2E | makespan |",
+        "| --- | --- | --- | --- | --: | --: | --: | --: | --: |",
+    ]
+    for run in RUNS:
+        base = "roofline" if run.options["gpu"] == "rtx-4090" else "aic"
+        lines.append(f"| {' | '.join(on_the_rest(folder, run, base))} |")
+        print(lines[-1], flush=True)
+    return lines
 
 
 def overview(found: Sequence[Result]) -> list[str]:
@@ -192,13 +248,18 @@ def replace_part(path: Path, name: str, lines: Sequence[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of public traces")
-    found = results(parser.parse_args().folder / "llmservingsim")
+    parser.add_argument("--calibrated", action="store_true", help="also calibrate on the first third of each run")
+    options = parser.parse_args()
+    folder = options.folder / "llmservingsim"
+    found = results(folder)
     tables = overview(found)
     for result in found:
         tables += ["", *details(result)]
     replace_part(REPOSITORY / "docs" / "accuracy.md", "measured servers", tables)
     replace_part(REPOSITORY / "README.md", "accuracy", best_and_worst(found))
-    print("\n".join(overview(found)))
+    print("\n".join(overview(found)), flush=True)
+    if options.calibrated:
+        replace_part(REPOSITORY / "docs" / "accuracy.md", "calibrated", calibrated(folder))
     return 0
 
 

@@ -40,6 +40,7 @@ ALLOWED_LATER = {
     "engine": {"xxhash", "cbor2", "llvmlite", "numba", "numpy"},
     "gpu": {"gguf", "safetensors"},
     "experiments": {
+        "aiconfigurator_core",
         "distributed",
         "jinja2",
         "matplotlib",
@@ -63,6 +64,7 @@ FLOORS = (
     {"errors"},
     {"files", "display"},
     {"catalogue"},
+    {"operator_tables"},
     {"options"},
     {"setup"},
     {"sizes", "traces", "misses", "records"},

@@ -19,6 +19,7 @@ from kvtwin.experiments.calibration.calibration import (
     where_and_when,
 )
 from kvtwin.experiments.calibration.fit import Calibration, HoldOutError, MeasuredStep, calibrate
+from kvtwin.experiments.calibration.server import fit_to_server
 from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.display.tables import Part, as_text, show, table
 from kvtwin.experiments.errors import UserError
@@ -36,7 +37,11 @@ def calibrate_as_asked(options: CalibrateOptions) -> int:
     """Measure, fit, print the errors on steps that were held out, and write the file."""
     if options.out:
         _check_free(options.out)
+    if options.server:
+        return _fit_to_server(options, options.server)
     if options.run:
+        if not options.run.is_dir() or (options.run / "requests.jsonl").is_file():
+            raise UserError(f"--from {options.run}: needs --server, a YAML file of the server's trace and options")
         with written_by_this_version(options.run):
             steps, origin = steps_of_run(Run(options.run))
     else:
@@ -57,6 +62,20 @@ def calibrate_as_asked(options: CalibrateOptions) -> int:
             print(text, end="")  # measuring took minutes
             raise
         show(*heading, f"{options.out} written, for --step-time")
+    else:
+        print(text, end="")
+    return 0
+
+
+def _fit_to_server(options: CalibrateOptions, server: Path) -> int:
+    """Fit scale and time per step to requests that a server served, and write them."""
+    if options.run is None:
+        raise UserError("--server: needs --from, the record of what that server served")
+    fit = fit_to_server(options.run, server)
+    text = "".join(f"# {line}\n" for line in fit.lines()) + yaml.safe_dump(fit.data(), sort_keys=False)
+    if options.out:
+        _write(options.out, text)
+        show(*fit.lines(), f"{options.out} written, for --step-time")
     else:
         print(text, end="")
     return 0

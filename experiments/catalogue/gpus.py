@@ -13,6 +13,14 @@ from kvtwin.sim.gpu_spec import GpuSpec
 
 _GPUS = Path(__file__).parent / "gpus.yaml"
 _MOST = 1_000_000
+_FACTORS = {
+    "memory_efficiency": (0.1, 1.2),
+    "matrix_efficiency": (0.1, 1.2),
+    "decode_attention_beside_prompts": (1.0, 10.0),
+}
+"""Measured numbers without a unit, and their limits; left out, `GpuSpec` has a value for any GPU."""
+
+_OPTIONAL = ("memory_is_measured", "source", "notes", "interconnect", *_FACTORS)
 
 
 def gpu_names() -> list[str]:
@@ -60,7 +68,7 @@ def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
         raise UserError(f"{source}: GPU {name}: expected fields, found {fields!r}")
     fields = {"compute_capability": 0} | fields
     numbers = (*numbers, "compute_capability")
-    unknown = set(fields) - {*numbers, "memory_is_measured", "source", "notes"}
+    unknown = set(fields) - {*numbers, *_OPTIONAL}
     if unknown:
         raise UserError(f"{source}: GPU {name}: unknown field {min(unknown)}; known: {', '.join(numbers)}")
     for field in numbers:
@@ -81,7 +89,18 @@ def _gpu(name: str, fields: Any, source: str) -> GpuSpec:
         compute_capability=float(fields["compute_capability"]),
         source=str(fields.get("source", source)),
         notes=str(fields.get("notes", "")),
+        interconnect=str(fields.get("interconnect", "")),
+        **_factors(fields, f"{source}: GPU {name}"),
     )
+
+
+def _factors(fields: dict[str, Any], where: str) -> dict[str, float]:
+    given = {name: fields[name] for name in _FACTORS if name in fields}
+    for name, value in given.items():
+        low, high = _FACTORS[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise UserError(f"{where}: {name} must be a number from {low:g} to {high:g}, not {value!r}")
+    return {name: float(value) for name, value in given.items()}
 
 
 def _read_gpus(path: Path) -> dict[str, Any]:

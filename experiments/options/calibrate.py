@@ -31,6 +31,13 @@ class CalibrateOptions(DeviceOptions):
     limit_s: float = option(180.0, Number("SECONDS", 0, above=True), "stop measuring after this time")
     seed: int = option(0, Whole("N", 0), "seed of random weights")
     run: Path | None = option(
-        None, File("RUN"), "fit the steps of this measured run, without measuring anything", flag="--from"
+        None,
+        File("RECORD"),
+        "fit to a record, without measuring anything: the folder of a measured run; or, with --server, what vllm bench "
+        "serve saved in detail, or a requests.jsonl",
+        flag="--from",
+    )
+    server: Path | None = option(
+        None, File(), "YAML file of the trace that a server was sent and its options, for a record that --from names"
     )
     out: Path | None = option(None, File(), "new YAML file (default: print it)")

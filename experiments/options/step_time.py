@@ -15,6 +15,12 @@ class StepTimeOptions:
     step_time: str = option(
         "roofline",
         Text("MODEL"),
-        "roofline (computed from model and GPU), zero, linear (example coefficients), or a YAML file of coefficients, "
-        "such as `kvtwin calibrate` writes",
+        "roofline (computed from model and GPU), aic (NVIDIA's measured kernels), zero, linear (example coefficients), "
+        "or a YAML file of coefficients, such as `kvtwin calibrate` writes",
+    )
+    interconnect: str | None = option(
+        None,
+        Text("KIND"),
+        "links between tensor-parallel GPUs, for roofline and aic: pcie-host, pcie-gen4, pcie-gen5, nvlink-a100, "
+        "nvlink-hopper, nvlink-blackwell, or a YAML file (default: the GPU's usual ones)",
     )

@@ -9,7 +9,7 @@ from kvtwin.engine.sizing.cache_plan import CachePlan
 from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.runs.server import Server
 from kvtwin.experiments.setup.engine import allocator_lines
-from kvtwin.experiments.setup.step_time import step_time_title
+from kvtwin.experiments.setup.step_time import step_time_notes, step_time_title
 from kvtwin.experiments.sizes.text import capacity_line
 from kvtwin.workloads.workload import Workload
 
@@ -24,7 +24,7 @@ def heading_lines(server: Server, workload: Workload, summary: dict[str, Any]) -
         f"server  {inputs.shape.name} on {inputs.gpu.name if inputs.gpu else 'no GPU'}, "
         f"tensor parallel {inputs.tensor_parallel_size}, step time {step_time_title(server.step_time)}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
-        *(f"note    {note}" for note in inputs.notes),
+        *(f"note    {note}" for note in (*inputs.notes, *step_time_notes(server.step_time))),
         *([f"note    {server.speculation.describe()}"] if server.speculation else []),
         *_warm_up_lines(summary["num_warmup_requests"]),
         *_group_lines(plan),

@@ -95,11 +95,11 @@ class RunInMemory(Run):
 
     @cached_property
     def requests(self) -> Columns:
-        return _columns(self.parts.requests)
+        return columns_of(self.parts.requests)
 
     @cached_property
     def steps(self) -> Columns:
-        return _columns(self.parts.steps)
+        return columns_of(self.parts.steps)
 
     @cached_property
     def replicas(self) -> list[Run]:
@@ -123,7 +123,7 @@ class RunParts(NamedTuple):
     replicas: list[RunInMemory]
 
 
-def _columns(recorded: RequestColumns | StepColumns) -> Columns:
+def columns_of(recorded: RequestColumns | StepColumns) -> Columns:
     """Columns as a Parquet file has them: integers and texts."""
     values = {field.name: getattr(recorded, field.name) for field in fields(recorded)}
     return {

@@ -15,6 +15,7 @@ from kvtwin.experiments.runs.verdicts import verdicts
 from kvtwin.experiments.setup.replicas import has_replicas
 from kvtwin.sim.compiled_settings import reasons_against
 from kvtwin.sim.serving import Observe
+from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.workload import Workload
 
 
@@ -25,15 +26,16 @@ def replay(
     show_progress: bool = False,
     observe: Observe | None = None,
     events: EventFolder | None = None,
+    step_time: StepTimeModel | None = None,
 ) -> Replayed:
-    """Simulate a server on the trace of ``options``, or on ``workload`` instead.
+    """Simulate a server on the trace of ``options``, or on ``workload``; with ``step_time`` instead of theirs.
 
     ``observe`` makes an observer of the scheduler. What ``--events`` and ``--kv-events`` ask for is written into the
     folder ``events``. UserError: settings that cannot be.
     """
     if has_replicas(options):
         return replay_replicas(options, workload, show_progress=show_progress, observe=observe, events=events)
-    server = Server.of(options)
+    server = Server.of(options, step_time)
     workload, load = opened_load(options, workload, show_progress=show_progress)
     misses = MissSources(server.config)
     stopwatch = Stopwatch()

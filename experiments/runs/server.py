@@ -40,12 +40,12 @@ class Server:
     link: HostLink | None
 
     @classmethod
-    def of(cls, options: ReplayOptions) -> Server:
-        """UserError: settings that cannot be."""
+    def of(cls, options: ReplayOptions, step_time: StepTimeModel | None = None) -> Server:
+        """With ``step_time`` instead of that of the options. UserError: settings that cannot be."""
         speculation = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
         sizing = resolve_sizing(options, speculation)
         config = engine_config(options, sizing, speculation)
-        step_time = step_time_model(options.step_time, sizing.inputs)
+        step_time = step_time or step_time_model(options, sizing.inputs)
         return cls(options, sizing, speculation, config, step_time, host_link(options, sizing))
 
     def simulation(

@@ -49,12 +49,11 @@ def make_predictor(setting: Setting, executor: DeviceExecutor) -> Predictor:
 
 
 def _step_time(setting: Setting, executor: DeviceExecutor) -> StepTimeModel:
-    if setting.options.step_time == "roofline":
-        raise UserError(
-            "--step-time roofline: roofline does not know the speed of --device; give a file, linear or zero"
-        )
+    name = setting.options.step_time
+    if name in ("roofline", "aic"):
+        raise UserError(f"--step-time {name}: {name} does not know the speed of --device; give a file, linear or zero")
     if setting.options.step_time is not None:
-        return step_time_model(setting.options.step_time, setting.sizing.inputs)
+        return step_time_model(setting.options, setting.sizing.inputs)
     print(
         "kvtwin: measuring step times, for 10 s at most (--step-time FILE takes those of `kvtwin calibrate`)",
         file=sys.stderr,

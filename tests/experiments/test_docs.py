@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
@@ -50,9 +51,12 @@ def test_every_line_of_the_cache_section_is_explained(kvtwin):
 
 
 def test_yaml_files_of_the_documents_work(kvtwin, mooncake, tmp_path):
-    gpu, step_time = re.findall(r"```yaml\n(.*?)```", HARDWARE, flags=re.DOTALL)
+    gpu, links, step_time = re.findall(r"```yaml\n(.*?)```", HARDWARE, flags=re.DOTALL)
     (tmp_path / "gpu.yaml").write_text(gpu)
     (tmp_path / "step-time.yaml").write_text(step_time)
+    (tmp_path / "links.yaml").write_text(textwrap.dedent(links))
+    pair = ["--tensor-parallel-size", "2", "--interconnect", tmp_path / "links.yaml"]
+    assert "note    interconnect MY-LINKS" in kvtwin("replay", mooncake(), *pair, "--num-prompts", 5).out
     options = ["--gpu", tmp_path / "gpu.yaml", "--step-time", tmp_path / "step-time.yaml", "--max-model-len", "8192"]
     outcome = kvtwin("replay", mooncake(), *options)
     assert (outcome.code, outcome.err) == (0, "")

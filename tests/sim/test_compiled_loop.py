@@ -97,9 +97,10 @@ def test_every_model_of_step_times_says_the_same_in_numbers(tmp_path):
         ("roofline", "mistralai/Mixtral-8x7B-v0.1"),
         ("roofline", "google/gemma-3-27b-it"),
     ):
-        given = {"trace": "demo", "model": model, "gpu": "h200", "tensor_parallel_size": 2}
+        gpu = "rtx-pro-6000" if name == "roofline" else "h200"
+        given = {"trace": "demo", "model": model, "gpu": gpu, "tensor_parallel_size": 2, "step_time": name}
         options = read_options(ReplayOptions, given, "replay")
-        step_times = step_time_model(name, resolve_sizing(options).inputs)
+        step_times = step_time_model(options, resolve_sizing(options).inputs)
         config = EngineConfig(num_blocks=10, max_num_seqs=32, max_num_batched_tokens=600)
         memory = make_memory(Scheduler(config), step_times.step_costs(32, 600))
         for _ in range(300):

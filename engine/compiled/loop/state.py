@@ -90,9 +90,10 @@ TOO_LONG = -1
     RESERVES_ALL,
     STEP_TIME,
     NUM_WINDOWS,
-) = range(19)
+    SERVER,
+) = range(20)
 
-NUM_SETTINGS = 19
+NUM_SETTINGS = 20
 
 # ---------------------------------------------------------------- numbers that change
 

@@ -5,15 +5,16 @@ The same operations on floats in the same order as in the model's own ``duration
 
 from __future__ import annotations
 
-from kvtwin.engine.compiled.loop.state import MAX_RUNNING, NUM_WINDOWS, STEP_TIME, TOO_LONG, LoopArrays
+from kvtwin.engine.compiled.loop.state import MAX_RUNNING, NUM_WINDOWS, SERVER, STEP_TIME, TOO_LONG, LoopArrays
 from kvtwin.engine.compiled.marks import compilable
 
 LINEAR, ROOFLINE, CALIBRATED = range(3)
 """Forms of a model: values of the setting ``STEP_TIME``."""
 
-ROOFLINE_CONSTANTS = 8
+ROOFLINE_CONSTANTS = 4
 WINDOW_NUMBERS = 4
 CALIBRATED_CONSTANTS = 5
+SERVER_CONSTANTS = 4
 NO_WINDOW = -1.0
 _TOO_LONG_NS = 2.0**63
 
@@ -32,7 +33,21 @@ def duration_ns(
         time = _calibrated(loop, sequences, decodes, prefill_tokens, context_tokens, pairs, sampled)
     if time >= _TOO_LONG_NS:
         return TOO_LONG
-    return int(round(time))  # noqa: RUF046 - to machine code, round gives a float
+    device = int(round(time))  # noqa: RUF046 - to machine code, round gives a float
+    server = loop.settings[SERVER]
+    return _with_server(loop, server, device, sequences, decodes + prefill_tokens, sampled) if server else device
+
+
+@compilable
+def _with_server(loop: LoopArrays, server: int, device: int, sequences: int, tokens: int, sampled: int) -> int:
+    """``ServerStepTime``: what is sent stands in tables, by the numbers of tokens and of sampled tokens."""
+    costs = loop.costs
+    first = server + SERVER_CONSTANTS
+    time = device + int(costs[first + tokens]) + int(costs[first + int(costs[server + 3]) + sampled])
+    host = int(costs[server]) + int(costs[server + 1]) * sequences
+    if costs[server + 2]:
+        return max(time, host)
+    return time + host
 
 
 @compilable
@@ -46,17 +61,12 @@ def _linear(loop: LoopArrays, sequences: int, prefill_tokens: int, context_token
 def _roofline(
     loop: LoopArrays, sequences: int, decodes: int, prefill_tokens: int, context_tokens: int, pairs: int, sampled: int
 ) -> float:
-    """``RooflineStepTime``; what is read of the matrices stands in a table, by the number of tokens."""
+    """``RooflineStepTime``; what tokens and sampled tokens take by themselves stands in tables, by their numbers."""
     costs, num_windows = loop.costs, loop.settings[NUM_WINDOWS]
-    fixed, token_gemm, head, sampled_gemm = costs[0], costs[1], costs[2], costs[3]
-    written, state, token_link = costs[4], costs[5], costs[6]
+    written, state, beside_prompts = costs[0], costs[1], costs[2]
     tokens = decodes + prefill_tokens
-    read = costs[ROOFLINE_CONSTANTS + WINDOW_NUMBERS * num_windows + tokens]
-    arithmetic = token_gemm * tokens
-    total = fixed + (read if read > arithmetic else arithmetic)
-    if sampled:
-        arithmetic = sampled_gemm * sampled
-        total += head if head > arithmetic else arithmetic
+    first_token = ROOFLINE_CONSTANTS + WINDOW_NUMBERS * num_windows
+    total = costs[first_token + tokens] + costs[first_token + int(costs[3]) + sampled]
     read = written * tokens + state * sequences
     arithmetic = 0.0
     for index in range(num_windows):
@@ -64,13 +74,30 @@ def _roofline(
         window, context, decode_pair, prefill_pair = costs[first], costs[first + 1], costs[first + 2], costs[first + 3]
         if window == NO_WINDOW:
             read += context * context_tokens
+            if beside_prompts and prefill_tokens and decodes:
+                read += (
+                    context
+                    * beside_prompts
+                    * _decode_context(sequences, decodes, prefill_tokens, context_tokens, pairs)
+                )
             arithmetic += decode_pair * context_tokens + prefill_pair * pairs
         else:
             seen = min(context_tokens, sequences * int(window) + prefill_tokens)
             read += context * seen
             arithmetic += decode_pair * seen + prefill_pair * min(pairs, prefill_tokens * int(window))
     total += read if read > arithmetic else arithmetic
-    return total + token_link * tokens
+    return total
+
+
+@compilable
+def _decode_context(sequences: int, decodes: int, prefill_tokens: int, context_tokens: int, pairs: int) -> float:
+    """``StepShape.decode_context_tokens``."""
+    others = sequences - decodes
+    if not others or not prefill_tokens:
+        return float(context_tokens)
+    seen = pairs / prefill_tokens
+    read = others * max(seen + (prefill_tokens / others - 1) / 2, prefill_tokens / others)
+    return max(context_tokens - read, 0.0)
 
 
 @compilable

@@ -1,0 +1,1 @@
+"""Step times from tables of measured operators that other projects publish, kept on disk once they are made."""

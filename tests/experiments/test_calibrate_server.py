@@ -1,0 +1,129 @@
+"""A calibration from what a server recorded: a simulated server with known step times stands for the real one."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+import kvtwin as kv
+from kvtwin.experiments.calibration.server import fit_to_server, read_record
+from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.server_runs.bench_json import read_bench_json
+
+SERVER = {"model": "Llama-3.1-8B", "gpu": "rtx-4090", "max_num_seqs": 16, "max_model_len": 8192}
+TRUTH = {"model": "adjusted", "base": "roofline", "decode_scale": 1.2, "prefill_scale": 1.5}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The record of a server whose steps take 1.2 times as long, with prompts 1.5 times, and what the server is."""
+    folder = tmp_path_factory.mktemp("record")
+    (folder / "truth.yaml").write_text(yaml.safe_dump(TRUTH))
+    draw = np.random.default_rng(0)
+    requests = [
+        kv.RequestRecord(
+            request_id=str(index),
+            arrival_ns=index * 100_000_000,
+            prompt_tokens=int(draw.integers(200, 3000)),
+            output_tokens=int(draw.integers(10, 60)),
+        )
+        for index in range(60)
+    ]
+    kv.write_workload(folder / "trace.jsonl", requests)
+    run = kv.replay(folder / "trace.jsonl", progress=False, step_time=str(folder / "truth.yaml"), **SERVER)
+    rows = []
+    for row in run.requests.itertuples():
+        times = {name: getattr(row, f"{name}_ns") / 1e9 for name in ("arrival", "first_token", "finish")}
+        rows.append(
+            {
+                "request_id": row.request_id,
+                "input_toks": row.prompt_tokens,
+                "output_toks": row.output_tokens,
+                "arrival_time": 1e9 + times["arrival"],
+                "queued_ts": times["arrival"],
+                "first_token_ts": times["first_token"],
+                "last_token_ts": times["finish"],
+            }
+        )
+    (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {name.replace("_", "-"): value for name, value in SERVER.items()}
+    (folder / "server.yaml").write_text(yaml.safe_dump({"trace": str(folder / "trace.jsonl"), "options": options}))
+    return folder
+
+
+def bench(**changes):
+    data = {"input_lens": [5, 6], "output_lens": [3, 2], "ttfts": [0.5, 0.25], "start_times": [7.0, 6.0]}
+    return data | {"itls": [[0.1, 0.2], [0.3]], "errors": ["", ""]} | changes
+
+
+def test_what_the_server_did_is_found_again(recorded):
+    fit = fit_to_server(recorded / "requests.jsonl", recorded / "server.yaml")
+    assert fit.adjustment.scales == pytest.approx((1.2, 1.5), rel=0.03)
+    assert fit.adjustment.median_error < 0.05
+    assert all(low <= high for low, high in fit.adjustment.intervals)
+
+
+def test_the_file_is_one_for_a_replay(recorded, kvtwin, tmp_path):
+    out = tmp_path / "fitted.yaml"
+    outcome = kvtwin(
+        "calibrate", "--from", recorded / "requests.jsonl", "--server", recorded / "server.yaml", "--out", out
+    )
+    assert outcome.code == 0
+    assert "90 % interval" in outcome.out
+    run = kv.replay(recorded / "trace.jsonl", progress=False, step_time=str(out), **SERVER)
+    assert run.configuration["step_time"]["measured_record"] == "requests.jsonl"
+
+
+def test_a_bench_file_is_read_in_order_of_arrival(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(bench()))
+    first, second = read_record(path)
+    assert (first.prompt_tokens, first.arrival_ns, first.first_token_ns, first.last_token_ns) == (
+        6,
+        0,
+        250_000_000,
+        550_000_000,
+    )
+    assert (second.prompt_tokens, second.arrival_ns) == (5, 1_000_000_000)
+    assert second.last_token_ns == 1_800_000_000
+
+
+def test_failed_requests_are_left_out(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(bench(errors=["timed out", ""])))
+    assert len(read_bench_json(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[]", "expected the JSON object that vllm bench serve writes"),
+        ("{", r"bench\.json"),
+        (
+            json.dumps({"ttfts": []}),
+            "input_lens is missing: record with vllm bench serve --save-result --save-detailed",
+        ),
+        (json.dumps(bench(ttfts=[1.0])), "expected lists of equal length"),
+        (json.dumps(bench(itls=[1, 2])), "request 0: expected numbers"),
+        (json.dumps(bench(output_lens=[0, 0])), "no request succeeded"),
+    ],
+)
+def test_a_bad_bench_file_is_named(tmp_path, text, complaint):
+    path = tmp_path / "bench.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_bench_json(path)
+
+
+def test_a_record_needs_the_server_and_enough_requests(recorded, kvtwin, tmp_path):
+    kvtwin("calibrate", "--from", recorded / "requests.jsonl").complains("needs --server, a YAML file")
+    kvtwin("calibrate", "--server", recorded / "server.yaml").complains("--server: needs --from")
+    short = tmp_path / "server.yaml"
+    data = yaml.safe_load((recorded / "server.yaml").read_text())
+    data["options"]["step-time"] = "zero"
+    short.write_text(yaml.safe_dump(data))
+    kvtwin("calibrate", "--from", recorded / "requests.jsonl", "--server", short).complains("expected roofline or aic")
+    first_s = np.quantile([each.first_token_ns for each in read_record(recorded)], 0.1)
+    with pytest.raises(UserError, match="expected at least 30 requests of two output tokens or more, got"):
+        fit_to_server(recorded, recorded / "server.yaml", known_until_ns=first_s)
