@@ -26,6 +26,8 @@ def reasons_against(config: EngineConfig) -> Iterator[str]:
         yield "block hashes that cover a part of a block"
     if config.speculation:
         yield "speculative decoding"
+    if config.encoder_cache_size:
+        yield "an encoder of images (--encoder-cache-size 0 leaves it out)"
     if config.parallel_sampling == "fork":
         yield "--parallel-sampling fork"
     if config.preemption_mode != "recompute" or config.num_offload_blocks:

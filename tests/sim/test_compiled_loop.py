@@ -117,6 +117,7 @@ def test_every_model_of_step_times_says_the_same_in_numbers(tmp_path):
         ({}, ""),
         ({"retention": "pin"}, "--retention pin"),
         ({"speculation": Speculation(method="ngram", num_speculative_tokens=2)}, "speculative decoding"),
+        ({"encoder_cache_size": 100}, "an encoder of images (--encoder-cache-size 0 leaves it out)"),
         (
             {"allocator": "contiguous-max", "block_size": 1, "enable_prefix_caching": False},
             "--allocator contiguous-max",
