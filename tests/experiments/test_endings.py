@@ -96,7 +96,7 @@ def check_kills(sweep, out, number_of_kills, seed):
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [50])
+@pytest.mark.parametrize("number", [12])
 def test_kills_at_random_moments_leave_no_process_and_lose_no_point(sweep, tmp_path, number):
     check_kills(sweep, tmp_path / "out", number, seed=1)
 

@@ -32,7 +32,7 @@ needs_machine_code = pytest.mark.skipif(machine_code() is None, reason="nothing 
 
 
 @needs_machine_code
-@pytest.mark.parametrize("first", slow_but([0], [0, *range(40, 2_040, 100)]))
+@pytest.mark.parametrize("first", slow_but([0], [0, *range(40, 440, 100)]))
 def test_random_cases(first):
     totals = dict.fromkeys(difference(first)[1], 0)
     for seed in range(first, first + (40 if first == 0 else 100)):
@@ -73,8 +73,9 @@ def test_the_folder_of_a_run_is_the_same_byte_for_byte(options, monkeypatch):
     assert compiled.heading == plain.heading
 
 
-@pytest.mark.parametrize("fault", [pytest.param(name, marks=pytest.mark.slow) for name in FAULTS])
+@pytest.mark.parametrize("fault", [pytest.param(name, marks=pytest.mark.slow) for name in list(FAULTS)[::6]])
 def test_a_planted_fault_is_found(fault):
+    """Some of them; `make mutants` plants all."""
     assert is_found(FAULTS[fault])
 
 
