@@ -215,7 +215,7 @@ DRAFTS = json.dumps({"method": "eagle", "num_speculative_tokens": 3})
         (["--strict", "--max-model-len", "100"], ["trace.jsonl:1: prompt >= max_model_len"]),
         (["--model", "lama-3.1-7b"], ["nearest: meta-llama/Llama-3.1"]),
         (["--model", "x" * 5000], ["no model"]),
-        (["--gpu", "h20"], ["no GPU 'h20'", "nearest: H200"]),
+        (["--gpu", "h201"], ["no GPU 'h201'", "nearest: H20"]),
         (["--gpu", "rtx"], ["ambiguous"]),
         (["--gpu", "nothing.yaml"], ["nothing.yaml"]),
         (["--tensor-parallel-size", "3"], ["do not divide"]),

@@ -11,6 +11,7 @@ import pytest
 from kvtwin.experiments.commands.registry import COMMANDS
 from kvtwin.experiments.options.fields import fields_of
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row
+from tests.parts import slow_but
 
 HEAVY = ("numpy", "pandas", "pyarrow", "simpy", "yaml", "tqdm", "torch", "jinja2", "plotly", "scipy")
 
@@ -114,8 +115,9 @@ def test_file_names_that_are_no_text(script, mooncake, tmp_path):
 
 
 @pytest.fixture
-def long_replay(script, write, tmp_path):
+def long_replay(script, write, tmp_path, monkeypatch):
     """Start a replay of some minutes, with a folder to write, and wait until it is under way."""
+    monkeypatch.setenv("KVTWIN_INTERPRETED", "1")
     rows = (mooncake_row(index, input_length=10, hash_ids=[index], output_length=4000) for index in range(2000))
     process = script(
         *("replay", write(*rows), "--gpu", "a100-40gb", "--max-model-len", "8192", "--out", tmp_path / "run"),
@@ -127,7 +129,7 @@ def long_replay(script, write, tmp_path):
     process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", slow_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
 def test_a_killed_replay_leaves_nothing(long_replay, tmp_path, number):
     process, first = long_replay
     assert "replay" in first

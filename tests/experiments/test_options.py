@@ -208,7 +208,7 @@ def test_colours_are_for_terminals(kvtwin, monkeypatch):
         ("kvtwin re", {"replay", "report"}),
         ("kvtwin replay --max-num-s", {"--max-num-seqs", "--max-num-scheduled-tokens"}),
         ("kvtwin replay demo --scheduling-policy ", {"fcfs", "priority"}),
-        ("kvtwin trace ", {"inspect", "generate"}),
+        ("kvtwin trace ", {"inspect", "generate", "convert", "sample", "merge"}),
     ],
 )
 def test_a_shell_is_told_how_a_word_may_go_on(script, monkeypatch, line, offered):

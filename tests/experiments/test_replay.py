@@ -335,7 +335,7 @@ WEKA_ROW = {
 
 def test_sessions_without_start_need_a_rate_and_refused_turns_do_not_stop_them(kvtwin, summary_of, write):
     trace = write(WEKA_ROW, WEKA_ROW | {"id": "t"})
-    kvtwin("replay", trace, *SMALL_SERVER).complains("--session-rate: needed", "weka file have no start times")
+    kvtwin("replay", trace, *SMALL_SERVER).complains("--session-rate: needed", "(weka) has no start times")
     for options in (["--session-rate", "0.1"], ["--concurrent-sessions", "1"], ["--max-concurrency", "1"]):
         summary = summary_of(trace, *options)
         assert (summary["completed"], summary["rejected_by_reason"]) == (4, {"prompt >= max_model_len": 2})

@@ -13,7 +13,6 @@ from kvtwin.experiments.commands.trace_inspect import run
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.traces.facts import inspect_workload
 from kvtwin.workloads import (
-    FORMATS,
     ImageSpan,
     Predecessor,
     RequestRecord,
@@ -298,7 +297,7 @@ def test_errors_are_one_line(tmp_path):
     (tmp_path / "w").write_text("hello")
     with pytest.raises(WorkloadError) as caught:
         inspect(tmp_path / "w")
-    assert str(caught.value) == (f"{tmp_path / 'w'}: not a known workload format, expected one of {', '.join(FORMATS)}")
+    assert str(caught.value) == f"{tmp_path / 'w'}: expected at least one request, found none below the columns hello"
     write_workload(tmp_path / "w", [prompt([1, 2])])
     with pytest.raises(UserError, match="--block-size: expected a whole number from 1"):
         inspect(tmp_path / "w", "--block-size", "0")
