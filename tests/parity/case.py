@@ -345,8 +345,9 @@ class CaseRun:
         record["finished"] = [
             [request.request_id, str(request.finish_reason)]
             for request in ended
-            if (id(request) in in_step and request.finish_reason != "abort") or request.finish_reason == "error"
+            if id(request) in in_step and request.finish_reason not in ("abort", "error")
         ]
+        record["finished"] += sorted([one.request_id, "error"] for one in ended if one.finish_reason == "error")
         self.prefix = self._prefix_now()
         if self.case["kv_events"]:
             record["kv_events"] = [event_to_json(event) for event in self.scheduler.kv_cache.events.take()]

@@ -70,6 +70,12 @@ class ImageOracle(vllm_oracle.Oracle):
                 "dropped": list(so.free_encoder_mm_hashes),
             }
 
+    def log_update(self, rec: dict[str, Any], so: Any, result: dict[str, Any], eco: Any, processed_step: int) -> None:
+        """Requests that end as error together do so in no order: vLLM has their ids in a set."""
+        super().log_update(rec, so, result, eco, processed_step)
+        errors = sorted(entry for entry in rec["finished"] if entry[1] == "error")
+        rec["finished"] = [entry for entry in rec["finished"] if entry[1] != "error"] + errors
+
     def log_state(self, rec: dict[str, Any]) -> None:
         super().log_state(rec)
         if self.cfg["encoder_cache_size"]:
