@@ -1,7 +1,7 @@
 """The two parts of the tests: the quick one, which every change is made with, and the slow rest.
 
 A test marked ``slow`` is in the rest alone. A Hypothesis test is in both, with few examples in the quick part (profile
-``quick``) and all of them in the rest (profile ``thorough``).
+``quick``), half of them in the rest (profile ``thorough``), and all of them with ``--hypothesis-profile full``.
 """
 
 from collections.abc import Collection, Iterable
@@ -10,16 +10,17 @@ import pytest
 from hypothesis import settings
 
 ALL_EXAMPLES = 100
-"""What Hypothesis makes for a test that asks for no number of its own, in the profile ``thorough``."""
+"""What Hypothesis makes for a test that asks for no number of its own, in the profile ``full``."""
 
 QUICK_SHARE = 0.15
 """Of the examples, those that the quick part makes."""
 
 
 def register_profiles() -> None:
-    """Both without examples that depend on chance, and without failures of a busy machine."""
+    """All without examples that depend on chance, and without failures of a busy machine."""
     common = settings(deadline=None, derandomize=True, database=None)
-    settings.register_profile("thorough", common, max_examples=ALL_EXAMPLES)
+    settings.register_profile("full", common, max_examples=ALL_EXAMPLES)
+    settings.register_profile("thorough", common, max_examples=ALL_EXAMPLES // 2)
     settings.register_profile("quick", common, max_examples=round(ALL_EXAMPLES * QUICK_SHARE))
 
 
