@@ -266,18 +266,23 @@ def test_the_picture_shows_what_was_computed(kvtwin, sharing, replayed):
     assert [point["hit_rate"] for point in exact["points"]] == pytest.approx(rates)
 
 
+def tells(outcome, *words):
+    """That a picture cannot be drawn, after the result that it would have shown."""
+    assert (outcome.code, outcome.out.startswith("kvtwin curve: ")) == (2, True)
+    for word in words:
+        assert word in outcome.err
+
+
 @pytest.mark.slow
 def test_pictures_that_cannot_be_drawn(kvtwin, write, sharing, replayed, tmp_path):
     kvtwin("curve", sharing, "--plot", "x.pdf").complains("--plot x.pdf", ".png or .svg")
-    kvtwin("curve", sharing, "--plot", tmp_path / "absent" / "x.png").complains("--plot", "absent")
     kvtwin("curve", sharing, "--runs", replayed[0]).complains("--runs", "--plot")
+    tells(kvtwin("curve", sharing, "--plot", tmp_path / "absent" / "x.png"), "--plot", "absent")
     to = ("--plot", tmp_path / "x.png", "--runs")
-    kvtwin("curve", sharing, *to, tmp_path).complains(str(tmp_path), "not the folder of a run")
-    kvtwin("curve", sharing, "--block-size", 32, *to, replayed[0]).complains("run", "16 tokens per block", "32")
+    tells(kvtwin("curve", sharing, *to, tmp_path), str(tmp_path), "not the folder of a run")
+    tells(kvtwin("curve", sharing, "--block-size", 32, *to, replayed[0]), "run", "16 tokens per block", "32")
     fewer = write(*(mooncake_row(index) for index in range(10)), name="fewer.jsonl")
-    kvtwin("curve", fewer, *to, replayed[1]).complains(
-        "sweep: does not match the curve", "20000 prompt tokens", "10000"
-    )
+    tells(kvtwin("curve", fewer, *to, replayed[1]), "sweep: does not match the curve", "20000 prompt tokens", "10000")
     assert not (tmp_path / "x.png").exists()
 
 

@@ -151,7 +151,7 @@ def test_windows_that_are_let_go_never_fit_fewer_long_requests(model):
     hybrid, full = (
         plan_cache(
             layers,
-            [100 * GIB],
+            [400 * GIB],
             max_model_len=131_072,
             in_flight_tokens=in_flight_tokens,
             disable_hybrid_kv_cache_manager=disable,
