@@ -347,7 +347,7 @@ class CaseRun:
             for request in ended
             if id(request) in in_step and request.finish_reason not in ("abort", "error")
         ]
-        record["finished"] += sorted([one.request_id, "error"] for one in ended if one.finish_reason == "error")
+        record["finished"] += [[one.request_id, "error"] for one in ended if one.finish_reason == "error"]
         self.prefix = self._prefix_now()
         if self.case["kv_events"]:
             record["kv_events"] = [event_to_json(event) for event in self.scheduler.kv_cache.events.take()]

@@ -6,7 +6,8 @@ image's first token. Where there is an encoder, records have ``encoder``: ``enco
 images]] and ``dropped`` [hash] of the step; and ``encoder_cache`` after it: ``free`` and ``reclaimable``
 embeddings, ``evictable`` [hash] in order, ``holders`` {hash: ids}.
 
-Faked besides: the multimodal budget is given, not computed from a processor. The encoder cache manager is vLLM's.
+Faked besides: the multimodal budget is given, not computed from a processor; requests with an image under the hash of
+another one end in the order in which that was noticed. The encoder cache manager is vLLM's.
 """
 
 from __future__ import annotations
@@ -25,6 +26,19 @@ IMAGE_DEFAULTS: dict[str, Any] = {
 DEFAULT_CONFIG = vllm_oracle.DEFAULT_CONFIG | IMAGE_DEFAULTS
 
 
+class _Noticed(set[str]):
+    """A set that remembers in which order it was filled, also when it is cleared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def add(self, name: str) -> None:
+        if name not in self.order:
+            self.order.append(name)
+        super().add(name)
+
+
 class ImageOracle(vllm_oracle.Oracle):
     """Drives the real scheduler through requests with images."""
 
@@ -41,8 +55,22 @@ class ImageOracle(vllm_oracle.Oracle):
         self.sched.encoder_cache_manager = EncoderCacheManager(cache_size=size)
         self.sched.max_num_encoder_input_tokens = own["max_num_encoder_input_tokens"] or default
         self.sched.scheduler_config.disable_chunked_mm_input = own["disable_chunked_mm_input"]
+        self._end_errors_in_order()
         self.V = types.SimpleNamespace(**vars(self.V))
         self._make_request = self.V.Request
+
+    def _end_errors_in_order(self) -> None:
+        """vLLM has the ids of requests that must end in a set, so their order changes from process to process."""
+        noticed, finish = _Noticed(), self.sched.finish_requests
+
+        def finish_in_order(ids: Any, status: Any) -> list[Any]:
+            if status is not self.V.RequestStatus.FINISHED_ERROR:
+                return finish(ids, status)
+            done = [request for name in noticed.order if name in ids for request in finish(name, status)]
+            noticed.order.clear()
+            return done
+
+        self.sched.encoder_cache_mismatch_reqs, self.sched.finish_requests = noticed, finish_in_order
 
     def make_request(self, idx: int, ln: dict[str, Any]) -> Any:
         if self.cfg["encoder_cache_size"]:
@@ -69,12 +97,6 @@ class ImageOracle(vllm_oracle.Oracle):
                 "encodes": [[name, list(positions)] for name, positions in inputs],
                 "dropped": list(so.free_encoder_mm_hashes),
             }
-
-    def log_update(self, rec: dict[str, Any], so: Any, result: dict[str, Any], eco: Any, processed_step: int) -> None:
-        """Requests that end as error together do so in no order: vLLM has their ids in a set."""
-        super().log_update(rec, so, result, eco, processed_step)
-        errors = sorted(entry for entry in rec["finished"] if entry[1] == "error")
-        rec["finished"] = [entry for entry in rec["finished"] if entry[1] != "error"] + errors
 
     def log_state(self, rec: dict[str, Any]) -> None:
         super().log_state(rec)
