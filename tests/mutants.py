@@ -98,8 +98,8 @@ FAULTS = {
         "loop/records.py", "elif not row[IS_WARM_UP]:", "elif row[IS_WARM_UP] < 2:"
     ),
 }
-"""Each by what it means. Files are below engine/compiled. The pool's functions are not among them: both sides call the same,
-and `tests/engine/test_block_pool.py` compares them with a model."""
+"""Each by what it means. Files are below engine/compiled. The pool's functions are not among them: both sides call the
+same, and `tests/engine/test_block_pool.py` compares them with a model."""
 
 
 def is_found(fault):
