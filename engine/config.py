@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from kvtwin.engine.block_hashes import HASH_ALGORITHMS
 from kvtwin.engine.cache_group_checks import check_cache_groups
 from kvtwin.engine.retention import parse_retention
-from kvtwin.engine.settings import EngineSettings
+from kvtwin.engine.settings import (
+    ALLOCATORS,
+    PARALLEL_SAMPLING,
+    PREEMPTION_MODES,
+    SCHEDULING_POLICIES,
+    EngineSettings,
+)
 
-SCHEDULING_POLICIES = ("fcfs", "priority")
-PREEMPTION_MODES = ("recompute", "swap")
-
-ALLOCATORS = ("paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle")
 _WITHOUT_PAGES = {
     "block_size": 1,
     "cache_groups": (),
@@ -23,9 +25,6 @@ _WITHOUT_PAGES = {
     "speculation": None,
 }
 """The only values that these settings can have with a contiguous allocator."""
-
-PARALLEL_SAMPLING = ("prefix", "fork")
-"""How samples of one prompt share blocks: by hits, as in vLLM, or by forks (docs/parallel-samples.md)."""
 
 _FORKABLE_KINDS = ("full_attention", "sliding_window", "chunked_local_attention")
 """Kinds of cache groups in which a token's keys and values stay as they are while later ones are written."""

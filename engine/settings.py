@@ -8,6 +8,12 @@ from dataclasses import dataclass
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.speculation import Speculation
 
+SCHEDULING_POLICIES = ("fcfs", "priority")
+PREEMPTION_MODES = ("recompute", "swap")
+ALLOCATORS = ("paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle")
+PARALLEL_SAMPLING = ("prefix", "fork")
+"""How samples of one prompt share blocks: by hits, as in vLLM, or by forks (docs/parallel-samples.md)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:

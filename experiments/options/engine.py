@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtwin.engine.block_hashes import HASH_ALGORITHMS
-from kvtwin.engine.config import ALLOCATORS, PARALLEL_SAMPLING, SCHEDULING_POLICIES
+from kvtwin.engine.settings import ALLOCATORS, PARALLEL_SAMPLING, SCHEDULING_POLICIES
 from kvtwin.experiments.options.fields import option
 from kvtwin.experiments.options.kinds import Choice, Number, Switch, Text, Whole
 

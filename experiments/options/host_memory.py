@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvtwin.engine.config import PREEMPTION_MODES
+from kvtwin.engine.settings import PREEMPTION_MODES
 from kvtwin.experiments.options.fields import option
 from kvtwin.experiments.options.kinds import Choice, Number
 

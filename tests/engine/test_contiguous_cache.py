@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtwin.engine.config import ALLOCATORS, EngineConfig
+from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.request import FinishReason, Request
+from kvtwin.engine.settings import ALLOCATORS
 from tests.cases.engine_harness import Engine, shape
 from tests.parts import examples
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvtwin.engine.config import ALLOCATORS
+from kvtwin.engine.settings import ALLOCATORS
 from tests.experiments.conftest import SMALL_SERVER
 
 CONTIGUOUS = [name for name in ALLOCATORS if name != "paged"]

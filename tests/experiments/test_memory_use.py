@@ -2,7 +2,8 @@
 
 import pytest
 
-from kvtwin.engine.config import ALLOCATORS, EngineConfig
+from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.settings import ALLOCATORS
 from kvtwin.experiments.runs.memory_use import MEMORY_PARTS, memory_shares
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.recording import Recorder
