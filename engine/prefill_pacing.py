@@ -5,7 +5,7 @@ Rules: specification, section 5.8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kvtwin.engine.chunks import Candidate
 from kvtwin.engine.executor import AdmissionStop, Step
@@ -24,9 +24,12 @@ class PrefillPacing:
         """Whether requests were left waiting by the last step that could admit them."""
 
     def start_step(self, running: Iterable[Request]) -> None:
-        """Hold prefill if some was recent, none is overdue, and somebody decodes."""
-        is_due = self._steps_to_hold == 0 or self._left_a_backlog
-        self.holds = not is_due and any(not request.is_prefill_chunk for request in running)
+        """Hold prefill if it is not its turn, none is overdue, and somebody decodes."""
+        may_hold = not (self._left_a_backlog or self._is_its_turn())
+        self.holds = may_hold and any(not request.is_prefill_chunk for request in running)
+
+    def _is_its_turn(self) -> bool:
+        return self._steps_to_hold == 0
 
     def cut(self, candidate: Candidate, num_tokens: int) -> int | AdmissionStop:
         """Nothing but a last token, while prefill is held."""
@@ -45,6 +48,18 @@ class PrefillPacing:
             self._steps_to_hold = self._interval - 1
         elif self._steps_to_hold:
             self._steps_to_hold -= 1
+
+
+class CommonPrefillPacing(PrefillPacing):
+    """The same for ranks that step together (specification, section 17.5): all of them prefill in the same steps."""
+
+    def __init__(self, interval: int, num_steps: Callable[[], int]) -> None:
+        """``num_steps``: how many steps the ranks have taken since they were idle."""
+        super().__init__(interval)
+        self._num_steps = num_steps
+
+    def _is_its_turn(self) -> bool:
+        return self._num_steps() % self._interval == 0
 
 
 def _carries_prefill(step: Step) -> bool:

@@ -78,6 +78,11 @@ class Scheduler:
         self.observer = observer
         self.kv_cache.observe(observer)
 
+    def pace_prefills(self, pacing: PrefillPacing) -> None:
+        """Let ``pacing`` say which steps may prefill."""
+        self._pacing = pacing
+        self._cutters = (pacing.cut, *self._cutters[1:])
+
     # ---------------------------------------------------------------- requests come and go
 
     def add_request(self, request: Request) -> None:

@@ -62,9 +62,14 @@ class RooflineStepTime:
         *,
         kv_cache_dtype: str = "auto",
         tensor_parallel_size: int = 1,
+        data_parallel_size: int = 1,
     ) -> None:
-        """ValueError: sizes that tensor parallelism does not divide, or an unknown cache dtype."""
-        tp = tensor_parallel_size
+        """ValueError: sizes that tensor parallelism does not divide, or an unknown cache dtype.
+
+        Ranks of data parallelism share the experts: each has its part of them, and computes it for the tokens of all.
+        Those of the others are taken to be as many as its own, to which vLLM pads them.
+        """
+        tp, dp = tensor_parallel_size, data_parallel_size
         fmt = shape.weight_format
         use_fp8 = fmt.name.startswith("fp8") and gpu.fp8_flops_per_s > 0
         peak = gpu.fp8_flops_per_s if use_fp8 else gpu.bf16_flops_per_s
@@ -83,8 +88,8 @@ class RooflineStepTime:
             dense_bytes += params * own.linear_bytes + layer.norm_params * fmt.other_bytes
             if layer.num_experts:
                 expert_params += layer.active_experts * layer.expert_params / tp
-                miss = 1 - layer.active_experts / layer.num_experts
-                experts[miss] += layer.num_experts * layer.expert_params / tp * own.expert_bytes
+                miss = (1 - layer.active_experts / layer.num_experts) ** dp
+                experts[miss] += layer.num_experts * layer.expert_params / (tp * dp) * own.expert_bytes
             for spec in (spec.on_rank(tp) for spec in layer.specs):
                 token_bytes = spec.token_bytes(kv_cache_dtype, shape.dtype)
                 written_bytes += token_bytes * spec.has_cache
@@ -121,6 +126,7 @@ class RooflineStepTime:
             "model": self.name,
             "gpu": gpu.name,
             "tensor_parallel_size": tp,
+            **({"data_parallel_size": dp} if dp > 1 else {}),
             "weights": fmt.name,
             "matrix_flops_per_s": peak,
             "memory_bytes_per_s": gpu.memory_bytes_per_s,

@@ -23,6 +23,9 @@ class ServerObserver:
     def turns(self, now_ns: int) -> None:
         """The engine's loop begins another turn: it knows all that has arrived, and schedules next."""
 
+    def stepped(self, now_ns: int) -> None:
+        """The turn has taken its step, of an engine that steps together with others; arrivals meanwhile are unseen."""
+
     def scheduled(self, step: Step, now_ns: int) -> None:
         """A step was scheduled."""
 

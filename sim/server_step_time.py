@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from kvtwin.sim.interconnect import TensorParallelTraffic
+from kvtwin.sim.interconnect import Traffic
 from kvtwin.sim.step_costs import HasStepCosts, StepCosts
 from kvtwin.sim.step_shape import StepShape
 from kvtwin.sim.step_time import StepTimeModel
@@ -34,7 +34,7 @@ class ServerStepTime:
     def __init__(
         self,
         device: StepTimeModel,
-        traffic: TensorParallelTraffic | None = None,
+        traffic: Traffic | None = None,
         host: HostTime | None = None,
         *,
         async_scheduling: bool = True,

@@ -52,6 +52,11 @@ class ServerSimulation:
     how long it takes: the clock passes that time, however long the executor itself works.
     """
 
+    steps_together = False
+    """Whether it waits for others in every step (:mod:`kvtwin.sim.cluster.lock_step`)."""
+    num_unseen_requests = 0
+    """Those that arrived since the loop last looked, where that matters."""
+
     def __init__(
         self,
         config: EngineConfig,
@@ -144,6 +149,11 @@ class ServerSimulation:
         self._clock.environment.process(loop)
 
     @property
+    def step_stamp(self) -> tuple[int, int]:
+        """The wave and the step that it is at, where it steps together with others."""
+        return 0, 0
+
+    @property
     def decided_by(self) -> str:
         """Who decides the steps, and why not the compiled loop, once the run has begun."""
         return f"plain scheduler: {', '.join(self.why_plain)}" if self.why_plain else "compiled loop"
@@ -234,11 +244,7 @@ class ServerSimulation:
             moved = False
             if self._shares_clock:
                 yield clock.after_outputs(clock.now_ns)
-            for observer in self.observers:
-                observer.turns(clock.now_ns)
-            self.scheduler.retention.advance_to(clock.now_ns)
-            if self._block_metrics:
-                self._block_metrics.now_ns = clock.now_ns
+            self._turn()
             step = core.schedule_next()
             if step is not None:
                 self._submit(step)
@@ -255,6 +261,15 @@ class ServerSimulation:
                 self._idle = clock.environment.event()
                 yield self._idle
                 yield clock.after_arrivals(clock.now_ns)
+
+    def _turn(self) -> None:
+        """The loop knows all that has arrived, and is about to schedule."""
+        now_ns = self._clock.now_ns
+        for observer in self.observers:
+            observer.turns(now_ns)
+        self.scheduler.retention.advance_to(now_ns)
+        if self._block_metrics:
+            self._block_metrics.now_ns = now_ns
 
     def _submit(self, step: Step) -> None:
         if self._checker:

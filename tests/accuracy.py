@@ -68,7 +68,13 @@ RUNS = (
         "Qwen3-30B-A3B on two RTX PRO 6000, data and expert parallel",
         "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507",
         QWEN,
-        {"model": "Qwen3-30B-A3B", "gpu": "rtx-pro-6000-server", "max_num_seqs": 256, "tensor_parallel_size": 2},
+        {
+            "model": "Qwen3-30B-A3B",
+            "gpu": "rtx-pro-6000-server",
+            "max_num_seqs": 128,
+            "data_parallel_size": 2,
+            "enable_expert_parallel": True,
+        },
     ),
 )
 

@@ -42,7 +42,7 @@ OTHER_BYTES = (16 * MIB, 160 * MIB, GIB)
 """Of a single GPU: kernels, workspaces and input buffers, loaded or made after vLLM's first look at the memory."""
 
 OTHER_BYTES_TENSOR_PARALLEL = (200 * MIB, 1400 * MIB, 2560 * MIB)
-"""The same with tensor parallelism, whose all-reduces have buffers of their own: logs show 0.2 to 1.8 GiB."""
+"""The same where GPUs share layers or experts: all-reduces have buffers of their own. Logs show 0.2 to 1.8 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,9 @@ class Server:
     max_num_seqs: int
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    """Ranks that share the experts; 1 where there are none."""
+    enable_expert_parallel: bool = False
     num_drafts: int = 0
     enforce_eager: bool = False
     reads_images: bool = True
@@ -180,8 +183,8 @@ def memory_budget(
 ) -> MemoryBudget:
     """The budget of pipeline rank ``rank``."""
     given, rules = given or GivenBytes(), rules or BudgetRules()
-    tp, pp = server.tensor_parallel_size, server.pipeline_parallel_size
-    items = _weights(shape, drafter, given.weights, tp, rank, pp)
+    pp = server.pipeline_parallel_size
+    items = _weights(shape, drafter, given.weights, server, rank)
     if given.activation_peak is not None:
         items.append(_exact("activation peak", given.activation_peak, "given", "--activation-peak-bytes"))
     else:
@@ -204,14 +207,19 @@ def memory_budget(
 
 
 def _weights(
-    shape: ModelShape, drafter: Drafter | None, given: int | None, tp: int, rank: int, pp: int
+    shape: ModelShape, drafter: Drafter | None, given: int | None, server: Server, rank: int
 ) -> list[BudgetItem]:
     if given is not None:
         return [_exact("weights", given, "given", "--weight-bytes")]
-    name = shape.weight_format.name
-    items = [
-        _exact("weights", shape.weight_bytes(tp, rank, pp), "exact", f"parameters counted from config.json, {name}")
-    ]
+    tp, pp, name = server.tensor_parallel_size, server.pipeline_parallel_size, shape.weight_format.name
+    num_bytes = shape.weight_bytes(
+        tp,
+        rank,
+        pp,
+        data_parallel_size=server.data_parallel_size,
+        enable_expert_parallel=server.enable_expert_parallel,
+    )
+    items = [_exact("weights", num_bytes, "exact", f"parameters counted from config.json, {name}")]
     if shape.vision and rank == 0:
         num_bytes = shape.vision.params * shape.dtype_bytes // tp
         items.append(_exact("vision tower", num_bytes, "exact", f"parameters counted, {shape.dtype}"))
@@ -246,7 +254,8 @@ def _activation_peak(shape: ModelShape, server: Server, rules: BudgetRules, rank
 def _other(shape: ModelShape, server: Server, rules: BudgetRules, is_last: bool) -> BudgetItem:
     """Memory that is neither; the sampler's part is exact: it counts each request's tokens for penalties."""
     counts = server.max_num_seqs * shape.vocab_size * 4 if rules.keeps_token_counts and is_last else 0
-    sizes = OTHER_BYTES if server.tensor_parallel_size == 1 else OTHER_BYTES_TENSOR_PARALLEL
+    is_alone = server.tensor_parallel_size * server.data_parallel_size == 1
+    sizes = OTHER_BYTES if is_alone else OTHER_BYTES_TENSOR_PARALLEL
     reason = "kernels, workspaces, NCCL" + (f"; token counts of {server.max_num_seqs} sequences" if counts else "")
     return _estimate("other (non-torch)", [size + counts for size in sizes], reason)
 

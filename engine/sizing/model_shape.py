@@ -113,6 +113,11 @@ class ModelShape:
     notes: tuple[str, ...] = ()
 
     @property
+    def has_experts(self) -> bool:
+        """Whether it is a mixture of experts."""
+        return any(layer.num_experts for layer in self.layers)
+
+    @property
     def num_layers(self) -> int:
         """Decoder layers."""
         return len(self.layers)
@@ -144,30 +149,42 @@ class ModelShape:
         specs = (spec.on_rank(tensor_parallel_size) for layer in self.layers for spec in layer.specs if spec.has_cache)
         return sum(spec.token_bytes(kv_cache_dtype, self.dtype) for spec in specs)
 
-    def weight_bytes(self, tensor_parallel_size: int = 1, rank: int = 0, num_ranks: int = 1) -> int:
-        """Bytes of the weights on one tensor-parallel rank of pipeline rank ``rank`` of ``num_ranks``."""
+    def weight_bytes(
+        self,
+        tensor_parallel_size: int = 1,
+        rank: int = 0,
+        num_ranks: int = 1,
+        *,
+        data_parallel_size: int = 1,
+        enable_expert_parallel: bool = False,
+    ) -> int:
+        """Bytes of the weights on one tensor-parallel rank of pipeline rank ``rank`` of ``num_ranks``.
+
+        Experts are shared by the GPUs of all data-parallel ranks: a slice of each, or whole ones with
+        ``enable_expert_parallel``.
+        """
         fmt = self.weight_format
         tp = tensor_parallel_size
+        sharing_gpus = tp * data_parallel_size
         first, end = pipeline_layers(self.num_layers, num_ranks)[rank]
         total = 0.0
         for layer in self.layers[first:end]:
             own = layer.weight_format or fmt
             total += layer.dense_params_on_rank(tp) * own.linear_bytes + layer.norm_params * fmt.other_bytes
-            expert_bytes = layer.expert_params * own.expert_bytes * self._padding(layer, tp)
-            total += layer.num_experts * expert_bytes / tp
+            slices = 1 if enable_expert_parallel else sharing_gpus
+            expert_bytes = layer.expert_params * own.expert_bytes * self._padding(layer, slices) / slices
+            total += -(-layer.num_experts * slices // sharing_gpus) * expert_bytes
         has_embedding = rank == 0 or (self.tied_embeddings and rank == num_ranks - 1)
         total += has_embedding * self.embedding_params / tp * fmt.other_bytes
         total += (rank == 0) * self.other_params / tp * fmt.other_bytes
         total += (rank == num_ranks - 1) * (self.head_params / tp + self.hidden_size) * fmt.other_bytes
         return round(total)
 
-    def _padding(self, layer: LayerShape, tensor_parallel_size: int) -> float:
+    def _padding(self, layer: LayerShape, slices: int) -> float:
         """How much larger vLLM keeps an expert than the checkpoint does: 4-bit kernels read whole tiles."""
         if self.weight_format.name != "mxfp4":
             return 1.0
-        width = (
-            layer.expert_params // (3 * self.hidden_size + 2) // tensor_parallel_size
-        )  # 2: biases, where it has some
+        width = layer.expert_params // (3 * self.hidden_size + 2) // slices  # 2: biases, where it has some
         rounded = -(-width // EXPERT_WIDTH_TILE) * EXPERT_WIDTH_TILE
         return -(-self.hidden_size // EXPERT_HIDDEN_TILE) * EXPERT_HIDDEN_TILE / self.hidden_size * rounded / width
 

@@ -52,6 +52,9 @@ class Question(NamedTuple):
     tensor_parallel_size: int
     dtype: str
     kv_cache_dtype: str
+    data_parallel_size: int = 1
+    """Ranks that share the experts."""
+    enable_expert_parallel: bool = False
 
 
 class OperatorTimes:
@@ -62,10 +65,13 @@ class OperatorTimes:
 
     def __init__(self, question: Question) -> None:
         system, config = _system(question), _config(question)
-        width = question.tensor_parallel_size
-        options: dict[str, Any] = {"tp_size": width}
+        ranks = question.data_parallel_size
+        options: dict[str, Any] = {"tp_size": question.tensor_parallel_size, "attention_dp_size": ranks}
         if "num_experts" in config or "num_local_experts" in config:
-            options["moe_tp_size"] = width
+            whole, sliced = "moe_ep_size", "moe_tp_size"
+            if not question.enable_expert_parallel:
+                whole, sliced = sliced, whole
+            options |= {whole: question.tensor_parallel_size * ranks, sliced: 1}
         if kv_dtype := _KV_DTYPES[question.kv_cache_dtype]:
             options["kvcache_quant_mode"] = kv_dtype
         with _quiet(), tempfile.TemporaryDirectory() as folder:

@@ -33,6 +33,7 @@ def aic_step_time(question: Question, **others: float) -> TabulatedStepTime:
     facts = {
         "gpu": question.gpu,
         "tensor_parallel_size": question.tensor_parallel_size,
+        **({"data_parallel_size": question.data_parallel_size} if question.data_parallel_size > 1 else {}),
         "dtype": question.dtype,
         "kv_cache_dtype": question.kv_cache_dtype,
         "tables": f"aiconfigurator-core {package}, vLLM {kept['version']}",

@@ -16,7 +16,6 @@ NOT_MODELLED: dict[str, str] = {
     "--data-parallel-address": _NO_DIFFERENCE,
     "--data-parallel-rpc-port": _NO_DIFFERENCE,
     "--decode-context-parallel-size": "context parallelism is not modelled",
-    "--enable-expert-parallel": "expert parallelism is not modelled",
     "--cpu-offload-gb": "weights in host memory are not modelled",
     "--kv-transfer-config": "KV connectors are not modelled",
     "--kv-events-config": "--kv-events saves KV events in the run's folder",
@@ -59,7 +58,6 @@ NOT_MODELLED |= {
     for flag, short in {
         "--decode-context-parallel-size": "-dcp",
         "--prefill-context-parallel-size": "-pcp",
-        "--enable-expert-parallel": "-ep",
         "--compilation-config": "-cc",
     }.items()
 }

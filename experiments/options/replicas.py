@@ -7,18 +7,14 @@ from pathlib import Path
 
 from kvtwin.experiments.options.fields import option
 from kvtwin.experiments.options.kinds import Choice, File, JsonObject, Number, Whole
+from kvtwin.experiments.options.sizing import MOST_REPLICAS
 from kvtwin.sim.cluster.router_names import ROUTER_NAMES
-
-MOST_REPLICAS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaOptions:
     """Replicas (data parallelism; see docs/routing.md)."""
 
-    data_parallel_size: int = option(
-        1, Whole("N", 1, MOST_REPLICAS), "replicas of the server, each with its own cache", "-dp"
-    )
     replicas: Path | None = option(
         None, File("FILE.yaml"), "a list of unequal replicas: the options in which each differs from the others"
     )

@@ -11,6 +11,8 @@ from kvtwin.experiments.options.fields import option
 from kvtwin.experiments.options.kinds import Bytes, Choice, Number, Switch, Text, Whole
 from kvtwin.experiments.options.refused import NOT_MODELLED
 
+MOST_REPLICAS = 1024
+
 GPU_MEMORY_UTILIZATION = 0.92
 """vLLM's default."""
 
@@ -45,6 +47,12 @@ class SizingOptions:
     )
     tensor_parallel_size: int = option(1, Whole("GPUS"), "tensor-parallel GPUs", "-tp")
     pipeline_parallel_size: int = option(1, Whole("STAGES"), "pipeline stages", "-pp")
+    data_parallel_size: int = option(
+        1, Whole("N", 1, MOST_REPLICAS), "replicas of the server, each with its own cache; they share experts", "-dp"
+    )
+    enable_expert_parallel: bool = option(
+        False, Switch(), "a GPU has whole experts, not a slice of each: of a mixture of experts", "-ep"
+    )
     max_model_len: int | None = option(
         None,
         Whole("TOKENS", -1),

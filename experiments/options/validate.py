@@ -21,6 +21,7 @@ ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "pipeline_parallel_size": (1, "validation uses a single device"),
     "kv_cache_dtype": ("auto", "validation keeps the cache in the model's dtype"),
     "data_parallel_size": (1, "validation uses a single device"),
+    "enable_expert_parallel": (False, "validation uses a single device"),
     "replicas": (None, "validation uses a single device"),
     "router": (ReplicaOptions.router, "validation uses a single device"),
     "router_config": (None, "validation uses a single device"),

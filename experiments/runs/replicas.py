@@ -65,7 +65,6 @@ def replay_replicas(
         raise UserError("--data-parallel-size: only one server can be explained; replay a replica's own trace")
     made = {each: Server.of(each) for each in dict.fromkeys(replica_options(options))}
     servers = [made[each] for each in replica_options(options)]
-    _check_experts(options, servers)
     workload, load = opened_load(options, workload, show_progress=show_progress)
     sent: list[list[RequestRecord]] = [[] for _ in servers]
     num_sent = [0] * len(servers)
@@ -80,7 +79,11 @@ def replay_replicas(
 
     clock, stopwatch = Clock(), Stopwatch()
     misses = [MissSources(server.config) for server in servers]
-    simulations = [server.simulation(each, clock=clock) for server, each in zip(servers, misses, strict=True)]
+    together = servers[0].lock_step(clock, len(servers))
+    simulations = [
+        server.simulation(each, clock=clock, together=(together, rank) if together else None)
+        for rank, (server, each) in enumerate(zip(servers, misses, strict=True))
+    ]
     with request_progress("replay", load.num_requests, show=show_progress) as advance, ExitStack() as stack:
         for number, simulation in enumerate(simulations):
             folder = events.folder(f"replica-{number}") if events else None
@@ -97,6 +100,8 @@ def replay_replicas(
         )
     ]
     summary = _summary(servers, recorder, misses, load, replicas, one_cache)
+    if together:
+        summary |= {"forward_passes": together.num_passes, "idle_rank_passes": together.num_idle_passes}
     summary["num_unsorted"] = workload.num_unsorted
     summary["trace_notes"] = list(workload.warnings)
     summary["verdicts"] = verdicts(summary, recorder, servers[0].config, load, len(servers))
@@ -106,17 +111,6 @@ def replay_replicas(
     parts = tuple(replicas)
     kept = tuple(sent) if options.out else ()
     return ReplayedReplicas(summary, heading, recorder, configuration, machine, parts, kept)
-
-
-def _check_experts(options: ReplayOptions, servers: list[Server]) -> None:
-    """UserError: vLLM's ranks of this model wait for each other, so they are no replicas."""
-    for server in servers:
-        shape = server.sizing.inputs.shape
-        if options.router == "vllm-dp" and any(layer.num_experts for layer in shape.layers):
-            raise UserError(
-                f"--data-parallel-size: vLLM's ranks of {shape.name} step together, as those of every mixture of "
-                "experts, which is not modelled; another --router has servers that do not"
-            )
 
 
 def _cluster(

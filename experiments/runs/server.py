@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kvtwin.engine.config import EngineConfig
@@ -20,10 +21,12 @@ from kvtwin.experiments.setup.sizing import SizingResult, resolve_sizing
 from kvtwin.experiments.setup.speculation import Drafting, read_drafting
 from kvtwin.experiments.setup.step_time import step_time_model
 from kvtwin.sim.clock import Clock
+from kvtwin.sim.cluster.lock_step import LockStep, LockStepRank
 from kvtwin.sim.host_link import HostLink
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.serving import Observe, ServerSimulation
 from kvtwin.sim.simulated_executor import SimulatedExecutor
+from kvtwin.sim.step_shape import StepShape
 from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.load import Load
 
@@ -53,15 +56,21 @@ class Server:
         misses: MissSources,
         *,
         clock: Clock | None = None,
+        together: tuple[LockStep, int] | None = None,
         max_concurrency: int | None = None,
         on_progress: Callable[[int], None] | None = None,
         observe: Observe | None = None,
     ) -> ServerSimulation:
-        """The server, watched by ``misses``; with a ``clock`` it is one of several."""
+        """The server, watched by ``misses``; with a ``clock`` it is one of several.
+
+        ``together``: it steps together with others, as which rank of them.
+        """
         acceptance = self.speculation.acceptance(self.options.seed) if self.speculation else None
-        simulation = ServerSimulation(
+        executor = SimulatedExecutor(self.step_time, self.link, acceptance)
+        make = ServerSimulation if together is None else partial(LockStepRank, lock_step=together[0], rank=together[1])
+        simulation = make(
             self.config,
-            SimulatedExecutor(self.step_time, self.link, acceptance),
+            executor,
             clock=clock,
             ignore_eos=self.options.ignore_eos,
             max_concurrency=max_concurrency,
@@ -73,6 +82,13 @@ class Server:
         )
         simulation.observers.append(misses)
         return simulation
+
+    def lock_step(self, clock: Clock, num_ranks: int) -> LockStep | None:
+        """What ``num_ranks`` ranks of the server have in common; None: they do not step together."""
+        if self.sizing.inputs.data_parallel_size == 1:
+            return None
+        idle_pass = StepShape(1, 1, 0, context_tokens=1, prefill_attention_pairs=0, sampled_tokens=0)
+        return LockStep(clock, num_ranks, self.step_time.duration_ns(idle_pass))
 
     def summary(self, recorder: Recorder, misses: MissSources, load: Load) -> dict[str, Any]:
         """The figures of a run, without verdicts."""

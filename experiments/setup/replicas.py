@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.yaml_files import read_yaml
 from kvtwin.experiments.options.engine import EngineOptions
 from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.reading import as_plain, option_key, read_options
 from kvtwin.experiments.options.replay import ReplayOptions
-from kvtwin.experiments.options.replicas import MOST_REPLICAS, ReplicaOptions
-from kvtwin.experiments.options.sizing import SizingOptions
+from kvtwin.experiments.options.replicas import ReplicaOptions
+from kvtwin.experiments.options.sizing import MOST_REPLICAS, SizingOptions
 from kvtwin.experiments.options.step_time import StepTimeOptions
 from kvtwin.sim.cluster.router import Router
 from kvtwin.sim.cluster.routers.registry import ROUTERS, make_router
@@ -34,9 +35,20 @@ def replica_options(options: ReplayOptions) -> list[ReplayOptions]:
         if getattr(options, name) != next(field.default for field in fields_of(ReplayOptions) if field.name == name):
             raise UserError(f"--{name.replace('_', '-')}: {why}")
     alone = replace(options, **{field.name: field.default for field in fields_of(ReplicaOptions)})
+    if _share_experts(options):
+        if options.replicas:
+            raise UserError(f"--replicas: ranks of {options.model} share their experts, so they are equal; not a file")
+        return [alone] * options.data_parallel_size
+    alone = replace(alone, data_parallel_size=1)
     if options.replicas is None:
         return [alone] * options.data_parallel_size
     return _unequal(options, alone)
+
+
+def _share_experts(options: ReplayOptions) -> bool:
+    """Whether replicas are ranks of one server of a mixture of experts; behind other routers they are servers."""
+    is_one_server = options.router == "vllm-dp" and options.data_parallel_size > 1
+    return is_one_server and load_model(options.model or "").has_experts
 
 
 _ALONE = {

@@ -45,6 +45,9 @@ class SizingInputs:
     kv_cache_dtype: str
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    data_parallel_size: int
+    """Ranks that share the experts; 1 where there are none."""
+    enable_expert_parallel: bool
     max_model_len: int
     auto_fit_max_model_len: bool
     max_num_batched_tokens: int
@@ -102,6 +105,8 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
     num_drafts = drafting.speculation.num_speculative_tokens if drafting else 0
     notes = [*shape.notes, *([f"drafter: {remark}"] if remark else [])]
     _check_quantization(shape, options.quantization)
+    if options.enable_expert_parallel and not shape.has_experts:
+        raise UserError(f"--enable-expert-parallel: {shape.name} has no experts")
     kv_cache_dtype = _kv_cache_dtype(shape, options.kv_cache_dtype, notes)
     if options.block_size % 16:
         notes.append(f"block size {options.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
@@ -139,6 +144,8 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,
+        data_parallel_size=_ranks_sharing_experts(options, shape),
+        enable_expert_parallel=options.enable_expert_parallel,
         max_model_len=max_model_len,
         auto_fit_max_model_len=options.max_model_len == -1,
         max_num_batched_tokens=batched_tokens,
@@ -190,6 +197,10 @@ def _check_quantization(shape: ModelShape, quantization: str | None) -> None:
             f"Quantization method specified in the model config ({shape.quantization}) does not match the quantization "
             f"method specified in the `quantization` argument ({quantization})."
         )
+
+
+def _ranks_sharing_experts(options: SizingOptions, shape: ModelShape) -> int:
+    return options.data_parallel_size if shape.has_experts else 1
 
 
 def _kv_cache_dtype(shape: ModelShape, dtype: str, notes: list[str]) -> str:
@@ -263,6 +274,8 @@ def _budgets(
         max_num_seqs=num_seqs,
         tensor_parallel_size=options.tensor_parallel_size,
         pipeline_parallel_size=options.pipeline_parallel_size,
+        data_parallel_size=_ranks_sharing_experts(options, shape),
+        enable_expert_parallel=options.enable_expert_parallel,
         num_drafts=num_drafts,
         enforce_eager=options.enforce_eager,
         gpu_name=gpu.name,

@@ -18,7 +18,7 @@ from kvtwin.experiments.setup.sizing import SizingInputs
 from kvtwin.sim.adjusted import AdjustedStepTime
 from kvtwin.sim.calibrated import CalibratedStepTime
 from kvtwin.sim.gpu_spec import GpuSpec
-from kvtwin.sim.interconnect import TensorParallelTraffic
+from kvtwin.sim.interconnect import Traffic
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.roofline import RooflineStepTime, sampling_ns_per_token
 from kvtwin.sim.server_step_time import HostTime, ServerStepTime
@@ -74,6 +74,7 @@ def _roofline(inputs: SizingInputs) -> StepTimeModel:
         _gpu("roofline", inputs),
         kv_cache_dtype=inputs.kv_cache_dtype,
         tensor_parallel_size=inputs.tensor_parallel_size,
+        data_parallel_size=inputs.data_parallel_size,
     )
 
 
@@ -89,6 +90,8 @@ def _aic(inputs: SizingInputs) -> StepTimeModel:
             tensor_parallel_size=inputs.tensor_parallel_size,
             dtype=inputs.shape.dtype,
             kv_cache_dtype=inputs.kv_cache_dtype,
+            data_parallel_size=inputs.data_parallel_size,
+            enable_expert_parallel=inputs.enable_expert_parallel,
         ),
         decode_attention_beside_prompts=gpu.decode_attention_beside_prompts if has_groups else 1.0,
         sampling_ns_per_token=sampling_ns_per_token(inputs.shape, gpu),
@@ -105,15 +108,21 @@ def _gpu(model: str, inputs: SizingInputs) -> GpuSpec:
     return inputs.gpu
 
 
-def _traffic(options: StepTimeOptions, inputs: SizingInputs) -> TensorParallelTraffic | None:
+def _traffic(options: StepTimeOptions, inputs: SizingInputs) -> Traffic | None:
     """None: one GPU computes a stage alone."""
-    if inputs.tensor_parallel_size == 1:
+    tp, dp = inputs.tensor_parallel_size, inputs.data_parallel_size
+    if tp * dp == 1:
         if options.interconnect is not None:
-            raise UserError("--interconnect: needs --tensor-parallel-size above 1")
+            raise UserError("--interconnect: needs --tensor-parallel-size above 1, or ranks that share experts")
         return None
     gpu = inputs.gpu
     kind = options.interconnect or (gpu.interconnect if gpu else "") or _FALLBACK
-    return TensorParallelTraffic(inputs.shape, load_interconnect(kind, inputs.tensor_parallel_size))
+    return Traffic(
+        inputs.shape,
+        layers=load_interconnect(kind, tp) if tp > 1 else None,
+        experts=load_interconnect(kind, tp * dp) if dp > 1 else None,
+        data_parallel_size=dp,
+    )
 
 
 _FALLBACK = "pcie-gen4"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from kvtwin.engine.executor import Step
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.sim.server_observer import ServerObserver
+from kvtwin.sim.serving import ServerSimulation
 
 
 class Load(NamedTuple):
@@ -26,20 +27,28 @@ def load_of(scheduler: Scheduler) -> Load:
     return Load(len(scheduler.waiting), len(scheduler.running), usage)
 
 
+Report = Callable[[int, Load, int, tuple[int, int]], None]
+"""Hears of a replica's load: its number, the load, when, and the wave and step of replicas that step together."""
+
+
 class LoadReporter(ServerObserver):
     """Tells the load of one engine between steps, if the number of waiting or of running requests changed."""
 
-    def __init__(self, replica: int, scheduler: Scheduler, function: Callable[[int, Load, int], None]) -> None:
+    def __init__(self, replica: int, server: ServerSimulation, report: Report) -> None:
         self._replica = replica
-        self._scheduler = scheduler
-        self._function = function
+        self._server = server
+        self._report = report
         self._counts = (0, 0)
 
     def turns(self, now_ns: int) -> None:
-        counts = (len(self._scheduler.waiting), len(self._scheduler.running))
+        load = load_of(self._server.scheduler)
+        load = load._replace(waiting=load.waiting - self._server.num_unseen_requests)
+        counts = (load.waiting, load.running)
         if counts != self._counts:
             self._counts = counts
-            self._function(self._replica, load_of(self._scheduler), now_ns)
+            self._report(self._replica, load, now_ns, self._server.step_stamp)
+
+    stepped = turns
 
 
 class Metrics(ServerObserver):

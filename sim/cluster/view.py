@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kvtwin.sim.clock import Clock
 from kvtwin.sim.cluster.cache_events import CacheEvents
-from kvtwin.sim.cluster.load import Load, LoadReporter, Metrics
+from kvtwin.sim.cluster.load import LoadReporter, Metrics, Report
 from kvtwin.sim.cluster.progress import FirstTokens
 from kvtwin.sim.cluster.routed_request import RoutedRequest
 from kvtwin.sim.serving import ServerSimulation
@@ -43,14 +43,19 @@ class View:
         """Blocks of each replica, as servers tell routers when they start."""
         return [server.scheduler.config.num_blocks for server in self._servers]
 
-    def report_loads(self, function: Callable[[int, Load, int], None]) -> None:
-        """From now on call ``function(replica, load, now_ns)`` when the loop of an engine turns, if its counts changed.
+    @property
+    def steps_together(self) -> bool:
+        """Whether replicas wait for each other in every step."""
+        return any(server.steps_together for server in self._servers)
+
+    def report_loads(self, report: Report) -> None:
+        """From now on call ``report`` when the loop of an engine turns, if its counts changed.
 
         Counts are those of waiting and of running requests; usage alone is nothing to tell (specification, section
         16.3).
         """
         for replica, server in enumerate(self._servers):
-            server.observers.append(LoadReporter(replica, server.scheduler, function))
+            server.observers.append(LoadReporter(replica, server, report))
 
     def scrape(self, interval_ns: int) -> list[Metrics]:
         """The metrics of each replica, which are read every ``interval_ns``."""

@@ -24,6 +24,7 @@ from kvtwin.engine.encoder_cache import EncoderCache
 from kvtwin.engine.executor import Step
 from kvtwin.engine.invariants import InvariantChecker
 from kvtwin.engine.kv_events import KVEvent
+from kvtwin.engine.prefill_pacing import CommonPrefillPacing
 from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.engine.speculation import Speculation
@@ -191,6 +192,11 @@ class CaseRun:
                 self.lora_numbers.setdefault(line["lora"], len(self.lora_numbers) + 1)
         self.core = EngineCore(Scheduler(engine_config(self.case, len(self.lora_numbers))))
         self.scheduler = self.core.scheduler
+        if self.case["common_prefill_interval"] > 1:
+            steps = self.scheduler.statistics
+            self.scheduler.pace_prefills(
+                CommonPrefillPacing(self.case["common_prefill_interval"], lambda: steps.num_steps - 1)
+            )
         self.checker = InvariantChecker(self.scheduler) if check else None
         self.vocabulary = self.case["vocab"]
         self.sampler = _Sampler(self.vocabulary, self.case["num_speculative_tokens"], self.case["async_scheduling"])

@@ -24,6 +24,7 @@ def kinds(config: Config, lines: Iterable[dict[str, Any]]) -> set[str]:
         "adaptive threshold": config["long_prefill_token_threshold_adaptive"]
         and config["long_prefill_token_threshold"] > 0,
         "prefill interval": config["prefill_schedule_interval"] > 1,
+        "prefill interval of ranks": config["common_prefill_interval"] > 1,
         "LoRA": bool(config["max_loras"]),
         "images": config["encoder_cache_size"] > 0,
         "whole images": config["encoder_cache_size"] > 0 and config["disable_chunked_mm_input"],

@@ -92,7 +92,8 @@ def _draw_limits(rng: random.Random, config: Config) -> None:
     if rng.random() < 0.15:
         config["max_num_active_seqs"] = rng.randint(1, config["max_num_seqs"])
     if rng.random() < 0.15:
-        config["prefill_schedule_interval"] = rng.randint(2, 5)
+        name = "common_prefill_interval" if rng.random() < 0.3 else "prefill_schedule_interval"
+        config[name] = rng.randint(2, 5)
     if rng.random() < 0.2:
         config["max_loras"] = rng.randint(1, 3)
 

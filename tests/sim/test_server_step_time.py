@@ -3,7 +3,7 @@
 import pytest
 
 from kvtwin.experiments.catalogue.models import load_model
-from kvtwin.sim.interconnect import Interconnect, TensorParallelTraffic
+from kvtwin.sim.interconnect import Interconnect, Traffic
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.server_step_time import HostTime, ServerStepTime
 from kvtwin.sim.step_shape import StepShape
@@ -18,12 +18,12 @@ LINK = Interconnect("mine", 2, Curve([0, 1 << 30], [5_000, 5_000 + (1 << 30)]), 
 
 def test_two_all_reduces_per_layer_one_for_the_embedding_and_the_logits():
     expected = 65 * (5_000 + 10 * 4096 * 2) + (5_000 + 10 * 128_256 * 2) / 2
-    assert TensorParallelTraffic(LLAMA, LINK).duration_ns(10, 10) == round(expected)
-    assert TensorParallelTraffic(LLAMA, LINK).duration_ns(10, 0) == 65 * (5_000 + 10 * 4096 * 2)
+    assert Traffic(LLAMA, layers=LINK).duration_ns(10, 10) == round(expected)
+    assert Traffic(LLAMA, layers=LINK).duration_ns(10, 0) == 65 * (5_000 + 10 * 4096 * 2)
 
 
 def test_traffic_comes_on_top():
-    traffic = TensorParallelTraffic(LLAMA, LINK)
+    traffic = Traffic(LLAMA, layers=LINK)
     model = ServerStepTime(DEVICE, traffic)
     assert model.duration_ns(DECODE) == 1_000_000 + traffic.duration_ns(10, 10)
     assert model.describe()["interconnect"] == "mine"
@@ -43,6 +43,6 @@ def test_the_host_works_beside_the_device_only_with_asynchronous_scheduling(step
 
 
 def test_an_empty_step_takes_no_time():
-    model = ServerStepTime(DEVICE, TensorParallelTraffic(LLAMA, LINK), HostTime())
+    model = ServerStepTime(DEVICE, Traffic(LLAMA, layers=LINK), HostTime())
     assert model.duration_ns(StepShape(0, 0, 0, 0, 0, 0)) == 0
     assert model.name == "linear"

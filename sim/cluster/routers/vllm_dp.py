@@ -35,7 +35,7 @@ class VllmDataParallel(Router):
     def begin(self, view: View) -> None:
         count = self.api_server_count or view.num_replicas
         self._random = Random(self.seed)
-        self._coordinator = Coordinator(view.num_replicas)
+        self._coordinator = Coordinator(view.num_replicas, steps_together=view.steps_together)
         self._front_ends = [FrontEnd(view.num_replicas, count, index) for index in range(count)]
         self._front_end_of: dict[RoutedRequest, FrontEnd] = {}
         self._num_publications = 0

@@ -60,6 +60,7 @@ DEFAULT_CONFIG: dict[str, Any] = {
     "watermark": 0.0,
     "scheduler_reserve_full_isl": True,
     "prefill_schedule_interval": 1,
+    "common_prefill_interval": 1,   # the same for ranks that step together: DPEngineCoreProc throttles by its step counter
     "async_scheduling": False,     # harness default: the synchronous Scheduler
     # spec decode
     "num_speculative_tokens": 0,
@@ -530,6 +531,7 @@ class Oracle:
         self.V = self.b.V
         self.cfg = self.b.cfg
         self.sched = self.b.sched
+        self.num_schedules = 0
         self.events = deque(
             sorted(
                 enumerate(lines),
@@ -677,6 +679,12 @@ class Oracle:
         return {"samples": samples, "drafts": drafts}
 
     # -- logging ----------------------------------------------------------
+    def _throttles(self) -> bool:
+        """DPEngineCoreProc._should_throttle_prefills, as if a wave began with the case and never ended."""
+        self.num_schedules += 1
+        interval = self.cfg["common_prefill_interval"]
+        return interval > 1 and (self.num_schedules - 1) % interval != 0
+
     def log_schedule(self, rec: dict, so) -> None:
         sched = self.sched
         rec["scheduled"] = [[r, n] for r, n in so.num_scheduled_tokens.items()]
@@ -836,7 +844,7 @@ class Oracle:
                 emit(rec)
                 step += 1
                 continue
-            so = sched.schedule(False)
+            so = sched.schedule(self._throttles())
             self.log_schedule(rec, so)
             result = self.execute(so)
             eco = sched.update_from_output(so, self.model_output(so, result))
@@ -876,7 +884,7 @@ class Oracle:
             executed = False
             blocked = True
             if sched.has_requests():
-                so = sched.schedule(False)
+                so = sched.schedule(self._throttles())
                 self.log_schedule(rec, so)
                 result = self.execute(so)
                 executed = so.total_num_scheduled_tokens > 0

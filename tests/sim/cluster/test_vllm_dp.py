@@ -30,7 +30,7 @@ def test_ranks_tell_their_load_between_steps(asynchronous):
     """Steps of 10 ms: a request that arrives during one is told of at its end; usage alone is nothing to tell."""
     clock, told = Clock(), []
     engine = server(clock, usable=10, step_time=FixedStepTime(10 * MS), async_scheduling=asynchronous)
-    View(clock, [engine]).report_loads(lambda replica, load, now_ns: told.append((now_ns / MS, replica, load)))
+    View(clock, [engine]).report_loads(lambda replica, load, now_ns, _: told.append((now_ns / MS, replica, load)))
     Cluster(clock, [engine], RoundRobin()).run([request("a"), request("b", 3.0)])
     wanted = [(0, 1, 0, 0.0), (10, 1, 1, 0.2), (20, 0, 2, 0.4), (30, 0, 1, 0.2), (40, 0, 0, 0.0)]
     if asynchronous:  # the second step is scheduled at once, and the second request waits for its end

@@ -1,0 +1,1 @@
+"""vLLM's ranks of a mixture of experts, which step together, beside ours."""
