@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from kvtwin.engine.config import EngineConfig
@@ -13,6 +14,7 @@ from tests.gpu.device_run import CPU, SMALL, TORCH, Arrival, DeviceRun, alone, r
 MODEL = replace(SMALL, head_dim=32)
 
 
+@pytest.mark.slow
 def test_requests_that_share_fork_and_are_preempted():
     weights = random_weights(MODEL, 0, CPU, torch.float32)
     triton = TritonAttention(90)
