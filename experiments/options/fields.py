@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import MISSING, dataclass
+from functools import cache
 from typing import Any
 
 from kvtwin.experiments.options.kinds import Kind, Switch
@@ -99,6 +100,7 @@ def with_default(options: type, name: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
+@cache
 def fields_of(options: type) -> tuple[OptionField, ...]:
     """The options of a dataclass: its own first, then those of each subject in the order of its bases."""
     found = []

@@ -5,6 +5,7 @@ import pytest
 from kvtwin.sim.recording import NEVER
 from kvtwin.workloads.distributions import LogNormal
 from kvtwin.workloads.generator import SyntheticWorkload
+from tests.parts import slow_but
 from tests.sim.test_serving import both_loops, column, record, serve, simulation
 
 
@@ -93,11 +94,11 @@ def test_pins_given_up_in_the_warm_up_do_not_count():
         assert served.scheduler.retention.num_pressure_releases == released
 
 
-@pytest.mark.parametrize("policy", ["lru", "pin", "ttl=20", "pin-until-pressure"])
+@pytest.mark.parametrize("policy", slow_but(["ttl=20"], ["lru", "pin", "ttl=20", "pin-until-pressure"]))
 def test_histories_of_conversations(policy):
     """Where memory never binds every history survives whole; histories are the same in a small pool."""
     workload = SyntheticWorkload(
-        num_requests=60,
+        num_requests=30,
         conversations_per_s=1.0,
         user_tokens=LogNormal(60, 0.8, 1, 400),
         output_tokens=LogNormal(40, 0.8, 1, 200),
