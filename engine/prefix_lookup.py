@@ -20,14 +20,15 @@ class PrefixLookup:
             key=lambda kind: not isinstance(kind[0], FullAttentionGroup),
         )
         starts_full = isinstance(self._kinds[0][0], FullAttentionGroup)
-        self._asks_once = len(self._kinds) == 1 or (len(self._kinds) == 2 and starts_full)
+        self._asks_once = len(groups) == 1 or (len(self._kinds) == 2 and starts_full)
 
     def find(self, keys: Sequence[Sequence[int]], max_hit_tokens: int, find: FindBlock) -> tuple[BlockTables, int, int]:
         """Tables per group, the hit's tokens, and the longest prefix that some kind had alone.
 
         ``keys`` holds per group the keys of its blocks. Each kind may shorten the hit; then all look again, until they
         agree, but full attention, which can serve whatever is shorter than what it found. Beside full attention one
-        other kind is asked once.
+        other kind is asked once, and so is a group alone; several groups of one kind are asked again. This matters for
+        windows of one token, of which a second question, without a block to give away, finds nothing.
 
         A kind that gives its last block away is asked for a block more. When it is asked again, it need not give away
         another one; but once a kind that gave nothing away shortens the hit, all give a block away anew.

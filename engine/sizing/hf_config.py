@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtwin.engine.sizing.hf_families import family_defaults, family_name, is_known_family
+from kvtwin.engine.sizing.hf_families import UNLIMITED_TOKENS, family_defaults, family_name, is_known_family
 from kvtwin.engine.sizing.hf_fields import Fields
 from kvtwin.engine.sizing.hf_images import keeps_images_whole, takes_images
 from kvtwin.engine.sizing.hf_layer_kinds import planned_layers
@@ -26,6 +26,9 @@ _LANGUAGE_PARTS = ("thinker_config", "text_config", "llm_config", "language_conf
 
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "tie_word_embeddings", "rope_scaling")
 """Fields that may stand beside the language part instead of inside it."""
+
+_UNLIMITED_DEFAULT_TOKENS = 2048
+"""vLLM's longest request of a model without a longest context, where nothing else is said."""
 
 _OTHER_TOWERS = ("vision_config", "audio_config", "vit_config", "vision_tower_config", "audio_tower_config")
 
@@ -64,6 +67,7 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
         weight_format=_weight_format(quantization, dtype),
         quantization=quantization.method if quantization else None,
         kv_cache_dtype=quantization.kv_cache_dtype if quantization else None,
+        sm100_kv_cache_dtype=fields.get(".sm100_kv_cache_dtype"),
         num_mtp_layers=_num_mtp_layers(fields),
         other_params=_other_params(fields, hidden),
         mlp_activation_values=widest_activation(fields, planned, hidden),
@@ -117,6 +121,8 @@ def _max_position_tokens(fields: Fields) -> tuple[int, int | None]:
     told otherwise.
     """
     length = fields.integer("max_position_embeddings", "max_seq_len", "seq_length", "model_max_length")
+    if length == UNLIMITED_TOKENS:
+        return length, _UNLIMITED_DEFAULT_TOKENS
     scaling = fields.mapping("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
     kind = scaling.first("rope_type", "type") or "default"
     if kind in ("longrope", "su"):

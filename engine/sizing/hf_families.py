@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+UNLIMITED_TOKENS = 1 << 31
+"""The longest context of a model that has no positions."""
+
 _PLAIN: dict[str, Any] = {"tie_word_embeddings": False, ".norms": 2, ".gated": True}
 
 _QWEN3: dict[str, Any] = {"use_sliding_window": False, "max_window_layers": 28, ".qk_norm": "head"}
@@ -25,6 +28,8 @@ _DELTA_NET: dict[str, Any] = {
     ".qk_norm": "head",
 }
 _GEMMA: dict[str, Any] = {"head_dim": 256, "tie_word_embeddings": True, ".norms": 4}
+
+_ONLY_STATES: dict[str, Any] = {"max_position_embeddings": UNLIMITED_TOKENS, "use_conv_bias": True, ".norms": 1}
 
 _FAMILIES: dict[str, dict[str, Any]] = {
     "afmoe": {".norms": 4, ".qk_norm": "head"},
@@ -92,7 +97,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "glm4": {".norms": 4, ".qkv_bias": True},
     "glm4_moe": {".router_bias": True},
     "glm4_moe_lite": {".router_bias": True},
-    "glm_moe_dsa": {".router_bias": True},
+    "glm_moe_dsa": {".router_bias": True, ".sm100_kv_cache_dtype": "fp8_e4m3"},
     "gpt_oss": {"head_dim": 64, "sliding_window_pattern": 2, "attention_bias": True, ".expert_bias": True},
     "granite": {},
     "granitemoe": {"tie_word_embeddings": True},
@@ -117,6 +122,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "lfm2_moe": {".router_bias": True, "conv_L_cache": 3, "tie_word_embeddings": True, ".qk_norm": "head"},
     "llama": {},
     "llama4": {"head_dim": 128, "attention_chunk_size": 8192, "no_rope_layer_interval": 4},
+    "mamba": {**_ONLY_STATES, "tie_word_embeddings": True},
+    "falcon_mamba": _ONLY_STATES,
+    "mamba2": _ONLY_STATES,
     "mimo": {".qkv_bias": True},
     "mimo_v2": {".router_bias": True},
     "mimo_v2_flash": {".router_bias": True},

@@ -91,8 +91,10 @@ class Fields:
         return Fields(value or {}, f"{self.name}: {key}", self.model_type)
 
     def num_layers(self) -> int:
-        """The number of decoder layers."""
-        count = self.integer("num_hidden_layers")
+        """The number of decoder layers; where no field states it, that of the entries of a list of their kinds."""
+        kinds = self.first("layers_block_type", "hybrid_override_pattern")
+        listed = len(kinds) if isinstance(kinds, list | str) and not self.has("num_hidden_layers") else None
+        count = self.integer("num_hidden_layers", default=listed or None)
         if count > MOST_LAYERS:
             raise self._wrong("num_hidden_layers", f"at most {MOST_LAYERS}", count)
         return count

@@ -31,12 +31,16 @@ class PlannedLayer:
 
 _FULL = PlannedLayer("full_attention")
 
+_ONLY_STATES: dict[str, StateKind] = {"mamba": "mamba1", "falcon_mamba": "mamba1", "mamba2": "mamba2"}
+"""Families without any attention."""
+
 _NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _EXAONE_LETTERS = "LG"
 
 _WORDS: dict[str, str] = {
     "attention": "full",
     "full_attention": "full",
+    "deepseek_sparse_attention": "full",
     "sliding_attention": "window",
     "sliding_window": "window",
     "chunked_attention": "chunk",
@@ -67,6 +71,8 @@ def planned_layers(fields: Fields) -> list[PlannedLayer]:
 def _layers(fields: Fields, count: int) -> list[PlannedLayer]:
     if fields.get("block_configs") is not None:
         return _by_block_configs(fields, count)
+    if fields.model_type in _ONLY_STATES:
+        return [PlannedLayer("mamba", state=_ONLY_STATES[fields.model_type], mlp="none")] * count
     if fields.model_type == "falcon_h1":
         return [PlannedLayer("mamba", state="mamba2", has_attention_too=True)] * count
     for key in ("hybrid_override_pattern", "layers_block_type", "layer_types"):

@@ -28,13 +28,11 @@ _POOLING = re.compile(
 _ENCODER_TYPES = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "new", "gte", "clip", "siglip")
 
 _NOT_MODELLED = {
-    "attn_type_list": "linear attention of MiniMax-Text-01",
     "compress_ratios": "compressed sparse attention of DeepSeek-V4",
     "cross_attention_layers": "cross-attention layers",
     "ssm_cfg": "Mamba layers",
     "layer_group_size": "linear attention of Ling and Ring hybrids",
     "rswa_window": "a window over generated tokens",
-    "state_size": "Mamba layers without any attention",
 }
 """Fields that change what layers keep, of families that are not modelled."""
 
@@ -54,6 +52,7 @@ _WITHOUT_EFFECT = frozenset(
         "add_swa_attention_sink_bias",
         "attention_chunk_size",
         "attn_rotary_emb",
+        "attn_type_list",
         "chunk_size",
         "compress_rope_theta",
         "conv_dim",
@@ -65,6 +64,8 @@ _WITHOUT_EFFECT = frozenset(
         "index_head_dim",
         "index_n_heads",
         "index_topk",
+        "indexer_rope_interleave",
+        "indexer_types",
         "interleaved_sliding_window",
         "layer_types",
         "layers_block_type",
@@ -97,6 +98,7 @@ _WITHOUT_EFFECT = frozenset(
         "no_rope_layer_interval",
         "num_key_value_heads",
         "num_local_experts",
+        "qk_head_dim",
         "qk_nope_head_dim",
         "qk_rope_head_dim",
         "rescale_prenorm_residual",
@@ -134,6 +136,10 @@ def refuse_by_name(config: dict[str, Any], language: dict[str, Any], name: str) 
     for part in (config, language):
         if part.get("is_encoder_decoder"):
             raise ModelConfigError(f"{name}: is_encoder_decoder: encoder-decoder models are not modelled")
+        if any(kind != 1 for kind in part.get("attn_type_list") or ()):
+            raise ModelConfigError(
+                f"{name}: attn_type_list has linear attention of MiniMax-Text-01, which is not modelled"
+            )
         for key, meaning in _NOT_MODELLED.items():
             if part.get(key):
                 raise ModelConfigError(f"{name}: config.json has {key}, {meaning}, which is not modelled")

@@ -83,28 +83,34 @@ def _kimi_delta(fields: Fields, hidden: int) -> dict[str, Any]:
 
 
 def _mamba1(fields: Fields, hidden: int) -> dict[str, Any]:
-    """Mamba (Gu and Dao, 2023) as Jamba has it: a convolution state, and ``mamba_d_state`` values per channel."""
-    width = fields.integer("mamba_expand") * hidden
-    state, kernel = fields.integer("mamba_d_state"), fields.integer("mamba_d_conv")
-    rank = fields.first("mamba_dt_rank")
-    rank = -(-hidden // 16) if rank in (None, "auto") else fields.integer("mamba_dt_rank")
+    """Mamba (Gu and Dao, 2023): a convolution state, and ``state`` values per channel. Jamba's has norms besides."""
+    is_jamba = fields.has("mamba_d_state")
+    width = fields.integer("mamba_expand", "expand") * hidden if is_jamba else _inner_width(fields, hidden)
+    state, kernel = fields.integer("mamba_d_state", "state_size"), fields.integer("mamba_d_conv", "conv_kernel")
+    rank = fields.first("mamba_dt_rank", "time_step_rank")
+    rank = -(-hidden // 16) if rank in (None, "auto") else fields.integer("mamba_dt_rank", "time_step_rank")
     spec = LayerSpec(
         "mamba", conv_values=(kernel - 1) * width, conv_width=width, ssm_values=width * state, state_heads=width
     )
-    conv_bias = width if fields.flag("mamba_conv_bias") else 0
+    conv_bias = width if fields.flag("mamba_conv_bias") or fields.flag("use_conv_bias") else 0
+    norms = rank + 2 * state if is_jamba else 0
     return without_attention(
         spec,
         sharded_params=2 * hidden * width + width * hidden + width * (rank + 2 * state) + rank * width + width,
-        norm_params=width * kernel + conv_bias + width * state + width + rank + 2 * state,
+        norm_params=width * kernel + conv_bias + width * state + width + norms,
     )
+
+
+def _inner_width(fields: Fields, hidden: int) -> int:
+    return fields.integer("intermediate_size", default=fields.integer("expand", default=2) * hidden)
 
 
 def _mamba2(fields: Fields, hidden: int) -> dict[str, Any]:
     """Mamba 2 (Dao and Gu, 2024): a convolution state, and a matrix per head."""
-    heads = fields.integer("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
-    head = fields.integer("mamba_head_dim", "mamba_d_head", "mamba_headdim")
+    heads = fields.integer("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads")
+    head = fields.integer("mamba_head_dim", "mamba_d_head", "mamba_headdim", "head_dim")
     groups = fields.integer("n_groups", "mamba_n_groups", "mamba_ngroups")
-    state = fields.integer("ssm_state_size", "mamba_d_state")
+    state = fields.integer("ssm_state_size", "mamba_d_state", "state_size")
     kernel = fields.integer("conv_kernel", "mamba_d_conv")
     width = heads * head
     conv_width = width + 2 * groups * state

@@ -31,7 +31,8 @@ def cache_layers(
     """The layers of every pipeline rank that keep something, with their pages.
 
     In a hybrid with state layers the attention block grows until its page holds a state, and the state's page
-    is padded to it: one block holds one state (vLLM's start-up logs: 544 tokens for Qwen3-Next-80B). States are larger
+    is padded to it: one block holds one state (vLLM's start-up logs: 544 tokens for Qwen3-Next-80B). Without attention
+    a block is as large as a state, and as long as ``block_size`` says. States are larger
     where a step verifies ``num_drafts`` tokens; the layers of the ``drafter`` come last, with blocks of the same size.
     ValueError: unknown dtype, or sizes that tensor parallelism does not divide. SizingError: a rank without a cache.
     """
@@ -44,9 +45,7 @@ def cache_layers(
     specs = [spec for of_layer in layer_specs for spec in of_layer]
     state_bytes = max((spec.sequence_state_bytes(shape.dtype, num_drafts) for spec in specs), default=0)
     attention_bytes = max((spec.token_bytes(kv_cache_dtype, shape.dtype) for spec in specs), default=0)
-    if not attention_bytes:
-        raise SizingError(f"{shape.name}: models without any attention layer are not modelled")
-    if state_bytes > block_size * attention_bytes:
+    if attention_bytes and state_bytes > block_size * attention_bytes:
         is_latent = any(spec.is_latent for spec in specs)
         step = max(block_size, LATENT_BLOCK_ALIGNMENT_TOKENS if is_latent else BLOCK_ALIGNMENT_TOKENS)
         step = lcm(step, block_alignment_tokens(specs))
@@ -54,7 +53,8 @@ def cache_layers(
 
     def cut(spec: LayerSpec) -> CacheLayer:
         per_token = spec.token_bytes(kv_cache_dtype, shape.dtype)
-        return _layer(spec, block_size, per_token, block_size * attention_bytes, shape.dtype, num_drafts)
+        page_bytes = block_size * attention_bytes or state_bytes
+        return _layer(spec, block_size, per_token, page_bytes, shape.dtype, num_drafts)
 
     ranks = [
         [cut(spec) for of_layer in layer_specs[first:end] for spec in of_layer]

@@ -99,6 +99,8 @@ class ModelShape:
     quantization: str | None = None
     kv_cache_dtype: str | None = None
     """The dtype of the KV cache that the checkpoint was made for, where it states one."""
+    sm100_kv_cache_dtype: str | None = None
+    """What "auto" becomes on GPUs of compute capability 10.x, where the family has a default of its own there."""
     num_mtp_layers: int = 1
     """Modules for multi-token prediction in the checkpoint; one where it does not say."""
     other_params: int = 0
@@ -121,6 +123,11 @@ class ModelShape:
     def num_layers(self) -> int:
         """Decoder layers."""
         return len(self.layers)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether any layer keeps keys and values, or latents of them."""
+        return any(spec.kind not in ("mamba", "mlp") for layer in self.layers for spec in layer.specs)
 
     @property
     def embedding_params(self) -> int:

@@ -21,6 +21,11 @@ def model_names() -> list[str]:
     return sorted(config["_name"] for config in _model_configs())
 
 
+def unconfirmed() -> dict[str, str]:
+    """What no public copy of a model's config.json confirmed, by the model's name."""
+    return {config["_name"]: config["_unconfirmed"] for config in _model_configs() if "_unconfirmed" in config}
+
+
 def load_model(name_or_path: str) -> ModelShape:
     """The shape of the model of this name or path. UserError: as `load_model_config`, or a bad field."""
     return _shape(*load_model_config(name_or_path))

@@ -15,7 +15,7 @@ example:
 
 def run(options: NoOptions) -> int:
     """Print the catalogue's models with their sizes."""
-    from kvtwin.experiments.catalogue.models import load_model, model_names
+    from kvtwin.experiments.catalogue.models import load_model, model_names, unconfirmed
     from kvtwin.experiments.display.tables import show, table
 
     headings = ("model", "parameters", "active", "layers", "KV bytes/token")
@@ -25,4 +25,6 @@ def run(options: NoOptions) -> int:
         for name, of in shapes
     ]
     show(table(headings, rows))
+    for name, what in unconfirmed().items():
+        print(f"unconfirmed of {name}: {what}")
     return 0

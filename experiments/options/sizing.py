@@ -69,7 +69,9 @@ class SizingOptions:
         "no CUDA graphs: they take no memory, and a state model may have more sequences than blocks; step times stay",
     )
     async_scheduling: bool = option(True, Switch(), "schedule a step while the previous one runs")
-    enable_prefix_caching: bool | None = option(None, Switch(), "reuse the blocks of shared prefixes (default: on)")
+    enable_prefix_caching: bool | None = option(
+        None, Switch(), "reuse blocks of shared prefixes (default: on; off without attention)"
+    )
     weight_bytes: int | None = option(None, Bytes(), "measured size of the weights per GPU, instead of a count")
     activation_peak_bytes: int | None = option(
         None, Bytes(), "measured peak of activations per GPU, instead of an estimate"

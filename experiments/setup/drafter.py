@@ -18,13 +18,15 @@ _WITHOUT_LAYERS = ("ngram", "ngram_gpu", "suffix", "medusa")
 def drafter_of(drafting: Drafting | None, target: ModelShape) -> tuple[Drafter | None, str]:
     """The drafter, if it has layers that are known, and a remark on what is counted of it.
 
-    UserError: a config.json that cannot be read.
+    UserError: a config.json that cannot be read; a target of states alone.
     """
     if drafting is None:
         return None, ""
     method = drafting.speculation.method
     if method in _WITHOUT_LAYERS:
         return None, "the weights of the heads are not counted" if method == "medusa" else ""
+    if not target.has_attention:
+        raise UserError(f"--speculative-config: {target.name} has no attention, and {method} drafts with layers of it")
     if method == "mtp":
         drafter = next_token_modules(target)
         return _placed(drafter, drafting), f"{target.num_mtp_layers} MTP layers like the target's last of attention"

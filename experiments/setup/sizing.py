@@ -19,6 +19,7 @@ from kvtwin.engine.sizing.memory_budget import (
 )
 from kvtwin.engine.sizing.model_cache import cache_layers
 from kvtwin.engine.sizing.model_shape import ModelShape, WeightFormat
+from kvtwin.engine.sizing.sparse_latent import cache_format
 from kvtwin.engine.sizing.state_checkpoints import with_checkpoints
 from kvtwin.experiments.catalogue.gpus import load_gpu
 from kvtwin.experiments.catalogue.models import load_model
@@ -96,9 +97,12 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
     shape = _with_dtype(load_model(options.model), options.dtype)
     shape = _with_state_dtypes(shape, options.mamba_cache_dtype, options.mamba_ssm_cache_dtype)
     gpu = load_gpu(options.gpu) if options.gpu else None
+    caches_prefixes = options.enable_prefix_caching
+    if caches_prefixes is None:
+        caches_prefixes = shape.has_attention  # vLLM's default: off for models of states alone
     shape = with_checkpoints(
         shape,
-        caches_prefixes=options.enable_prefix_caching is not False,
+        caches_prefixes=caches_prefixes,
         compute_capability=gpu.compute_capability if gpu else 0.0,
     )
     drafter, remark = drafter_of(drafting, shape)
@@ -107,7 +111,7 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
     _check_quantization(shape, options.quantization)
     if options.enable_expert_parallel and not shape.has_experts:
         raise UserError(f"--enable-expert-parallel: {shape.name} has no experts")
-    kv_cache_dtype = _kv_cache_dtype(shape, options.kv_cache_dtype, notes)
+    kv_cache_dtype = _kv_cache_dtype(shape, options.kv_cache_dtype, gpu, notes)
     if options.block_size % 16:
         notes.append(f"block size {options.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
     if any(layer.spec.is_latent for layer in shape.layers) and options.block_size % 64:
@@ -153,7 +157,7 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
         num_drafts=num_drafts,
         enforce_eager=options.enforce_eager,
         async_scheduling=options.async_scheduling,
-        enable_prefix_caching=options.enable_prefix_caching is not False,
+        enable_prefix_caching=caches_prefixes,
         num_gpu_blocks_override=options.num_gpu_blocks_override,
         disable_hybrid_kv_cache_manager=options.disable_hybrid_kv_cache_manager,
         notes=tuple(notes),
@@ -203,8 +207,16 @@ def _ranks_sharing_experts(options: SizingOptions, shape: ModelShape) -> int:
     return options.data_parallel_size if shape.has_experts else 1
 
 
-def _kv_cache_dtype(shape: ModelShape, dtype: str, notes: list[str]) -> str:
-    """The dtype of the cache: "auto" is what the checkpoint states, if it states one."""
+def _kv_cache_dtype(shape: ModelShape, dtype: str, gpu: GpuSpec | None, notes: list[str]) -> str:
+    """The format of the cache: of the GPU's kernels, for the dtype given or, with "auto", stated by the checkpoint."""
+    asked = _asked_kv_cache_dtype(shape, dtype, notes)
+    kept = cache_format(shape, asked, gpu.compute_capability if gpu else 0.0)
+    if kept != asked:
+        notes.append(f"vLLM keeps the sparse attention's cache as {kept} on this GPU")
+    return kept
+
+
+def _asked_kv_cache_dtype(shape: ModelShape, dtype: str, notes: list[str]) -> str:
     if dtype != "auto" or shape.kv_cache_dtype is None:
         return dtype
     if shape.kv_cache_dtype not in KV_CACHE_DTYPES:

@@ -5,6 +5,7 @@ import pytest
 from kvtwin.engine.sizing.hf_config import read_hf_config
 from kvtwin.engine.sizing.layer_spec import LayerSpec
 from kvtwin.engine.sizing.model_shape import ModelConfigError, pipeline_layers
+from kvtwin.engine.sizing.sparse_latent import cache_format
 from kvtwin.experiments.catalogue.models import load_model
 
 PUBLISHED_PARAMETERS = {
@@ -112,6 +113,46 @@ def test_mla_keeps_one_latent_and_no_values():
     assert spec.on_rank(8) == spec
 
 
+@pytest.mark.parametrize(
+    ("model", "dtype", "compute_capability", "kept"),
+    [
+        ("DeepSeek-V3.2", "fp8", 9.0, "fp8_ds_mla"),
+        ("DeepSeek-V3.2", "fp8", 0.0, "fp8_ds_mla"),
+        ("DeepSeek-V3.2", "fp8_e4m3", 9.0, "fp8_e4m3"),
+        ("DeepSeek-V3.2", "auto", 9.0, "auto"),
+        ("DeepSeek-V3.2", "fp8", 10.0, "fp8"),
+        ("DeepSeek-V3.2", "auto", 10.3, "auto"),
+        ("DeepSeek-V3.2", "auto", 12.0, "fp8_ds_mla"),
+        ("DeepSeek-V3", "fp8", 9.0, "fp8"),
+    ],
+)
+def test_sparse_latents_are_kept_as_the_gpu_does(model, dtype, compute_capability, kept):
+    assert cache_format(load_model(model), dtype, compute_capability) == kept
+
+
+def test_glm_5_keeps_8_bits_on_data_centre_blackwell():
+    fields = {
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "q_lora_rank": 64,
+    }
+    fields |= {"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128}
+    shape = read(model_type="glm_moe_dsa", **fields)
+    assert cache_format(shape, "auto", 10.0) == "fp8_e4m3"
+    assert cache_format(shape, "auto", 9.0) == "auto"
+    assert cache_format(shape, "bfloat16", 10.0) == "bfloat16"
+
+
+def test_layers_are_counted_where_no_field_states_their_number():
+    states = {"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 16, "conv_kernel": 4}
+    shape = read(
+        model_type="nemotron_h", num_hidden_layers=None, layers_block_type=["mamba", "attention"] * 3, **states
+    )
+    assert kinds(shape) == "MFMFMF"
+
+
 def test_tensor_parallelism_divides_kv_heads_but_leaves_one():
     spec = LayerSpec("full_attention", 8, 128, 128)
     assert [spec.on_rank(tp).num_kv_heads for tp in (1, 2, 8, 16)] == [8, 4, 1, 1]
@@ -149,6 +190,7 @@ def test_weights_in_quantised_formats():
             "mamba_head_dim|'X', not one of",
         ),
         ({"compress_ratios": [4, 128]}, "compressed sparse attention"),
+        ({"attn_type_list": [1, 1, 0, 1]}, "attn_type_list has linear attention"),
         ({"architectures": ["BertModel"]}, "BertModel is a pooling model"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"layer_types": ["sliding_attention"] * 4}, "no sliding_window"),

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from kvtwin.experiments.catalogue.gpus import gpu_names, load_gpu
-from kvtwin.experiments.catalogue.models import _names_and_aliases, load_model, load_model_config, model_names
+from kvtwin.experiments.catalogue.models import (
+    _names_and_aliases,
+    load_model,
+    load_model_config,
+    model_names,
+    unconfirmed,
+)
 from kvtwin.experiments.errors import UserError
 
 
@@ -38,6 +44,14 @@ def test_every_entry_can_be_read():
         gpu = load_gpu(name)
         assert gpu.name == name
         assert gpu.source
+
+
+def test_what_no_copy_confirms_is_listed(kvtwin):
+    listing = kvtwin("models").out
+    for name, what in unconfirmed().items():
+        assert f"unconfirmed of {name}: {what}" in listing
+    assert "ibm-granite/granite-4.0-h-small" in unconfirmed()
+    assert "unconfirmed" in kvtwin("gpus").out  # the tensor rate of the A10G
 
 
 def test_a_path_to_a_config_or_its_folder(tmp_path):

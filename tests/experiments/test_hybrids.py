@@ -21,6 +21,21 @@ def kinds(name):
     return [layer.spec.kind for layer in load_model(name).layers]
 
 
+MAMBA_2 = {
+    "architectures": ["Mamba2ForCausalLM"],
+    "model_type": "mamba2",
+    "vocab_size": 32768,
+    "hidden_size": 4096,
+    "state_size": 128,
+    "num_hidden_layers": 64,
+    "conv_kernel": 4,
+    "head_dim": 64,
+    "num_heads": 128,
+    "n_groups": 8,
+    "torch_dtype": "bfloat16",
+}
+"""Mamba-Codestral-7B."""
+
 QUICK = (
     "meta-llama/Llama-3.1-8B",
     "google/gemma-3-27b-it",
@@ -240,3 +255,25 @@ def test_without_cuda_graphs_they_take_no_memory(kvtwin):
     (graphs,) = [item for item in budget["items"] if item["name"] == "CUDA graphs"]
     assert (graphs["bytes"], graphs["high_bytes"], graphs["source"]) == (0, 0, "exact")
     kvtwin(*words, "--cuda-graph-bytes", "1GiB").complains("--cuda-graph-bytes: there are no CUDA graphs")
+
+
+def test_models_of_states_alone_cache_no_prefixes_unless_told_to(kvtwin, write):
+    """vLLM's defaults: no prefix caching, requests of up to 2,048 tokens; a request holds one block, or three."""
+    model = ("--model", write(MAMBA_2, name="config.json"), "--gpu", "h200", "--max-num-seqs", 64, "--json")
+    alone = json.loads(kvtwin("size", *model).out)
+    assert (alone["max_model_len"], alone["max_concurrency"]) == (2048, alone["num_blocks"])
+    cached = json.loads(kvtwin("size", *model, "--enable-prefix-caching", "--max-model-len", 8192).out)
+    assert cached["max_concurrency"] == pytest.approx(cached["num_blocks"] / 3)
+    kvtwin("size", *model, "--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}').complains(
+        "has no attention"
+    )
+
+
+def test_models_of_states_alone_are_replayed(kvtwin, write):
+    model = ("--model", write(MAMBA_2, name="config.json"), "--gpu", "h200", "--max-num-seqs", 64)
+    model += ("--max-model-len", 8192)
+    without, caching = (
+        json.loads(kvtwin("replay", "demo", *model, "--num-prompts", 40, "--json", *flags).out)
+        for flags in ((), ("--enable-prefix-caching",))
+    )
+    assert without["prefix_cache_hits"] == 0 < caching["prefix_cache_hits"]

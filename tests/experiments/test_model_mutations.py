@@ -8,7 +8,7 @@ import pytest
 from kvtwin.experiments.catalogue.models import load_model_config, model_names
 
 WRONG = (None, 0, -1, 1.5, "many", [], {}, [None], {"a": 1}, True, 10**12, "", ["x"] * 3)
-NOT_READ = {"_name", "_aliases", "_source"}
+NOT_READ = {"_name", "_aliases", "_source", "_checked_against", "_unconfirmed"}
 NUM_FILES = 60
 
 

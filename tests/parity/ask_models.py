@@ -25,7 +25,7 @@ import types
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "oracle")]
+sys.path[:0] = [str(HERE / "oracle"), os.environ["VLLM_ORACLE_SRC"]]
 
 SERVER = {
     "available_bytes": 16 << 30,

@@ -10,13 +10,14 @@ import pytest
 from kvtwin.engine.sizing.cache_plan import plan_cache
 from kvtwin.engine.sizing.hf_config import read_hf_config
 from kvtwin.engine.sizing.model_cache import cache_layers
+from kvtwin.engine.sizing.sparse_latent import cache_format
 from kvtwin.engine.sizing.state_checkpoints import with_checkpoints
 from kvtwin.experiments.catalogue.models import load_model_config, model_names
 
 HERE = Path(__file__).parent
 CASES = json.loads((HERE / "model_table.json").read_text())
 SERVER = {"max_num_batched_tokens": 8192, "tensor_parallel_size": 1, "kv_cache_dtype": "auto"}
-SERVER |= {"async_scheduling": True, "enable_prefix_caching": True}
+SERVER |= {"async_scheduling": True, "enable_prefix_caching": True, "compute_capability": 9.0}
 KINDS = {
     "FullAttentionSpec": "full_attention",
     "MLAAttentionSpec": "full_attention",
@@ -37,10 +38,11 @@ def planned(case):
     server = SERVER | case["server"]
     shape = read_hf_config(config_of(case), case["name"])
     shape = with_checkpoints(shape, caches_prefixes=server["enable_prefix_caching"], compute_capability=0.0)
+    kv_cache_dtype = cache_format(shape, server["kv_cache_dtype"], server["compute_capability"])
     layers = cache_layers(
         shape,
         block_size=LATENT_BLOCK_TOKENS if any(layer.spec.is_latent for layer in shape.layers) else 16,
-        kv_cache_dtype=server["kv_cache_dtype"],
+        kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=server["tensor_parallel_size"],
     )
     plan = plan_cache(

@@ -18,8 +18,6 @@ HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 GOLDEN_RANDOM = HERE / "golden_random"
 GOLDEN_IMAGES = HERE / "golden_images"
-GOLDEN_OPEN = HERE / "golden_open"
-"""Cases that still differ from the real scheduler."""
 CASES = [(folder, name) for folder in (GOLDEN, GOLDEN_RANDOM, GOLDEN_IMAGES) for name in case_names(folder)]
 
 
@@ -35,13 +33,6 @@ def test_every_field_of_every_step_agrees(folder, name):
     differences = [found for _, found in compare(log, run_case(case, lines, check=check)) if found]
     assert not differences, "\n".join(str(one) for one in differences[0])
     assert len(log) > 3
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a known difference (docs/deviations.md)")
-@pytest.mark.parametrize("name", case_names(GOLDEN_OPEN))
-def test_what_still_differs(name):
-    """Whoever mends one moves it to the other cases."""
-    test_every_field_of_every_step_agrees(GOLDEN_OPEN, name)
 
 
 def test_the_cases_in_scope_are_here():
