@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
+from kvtwin.engine.prefix_tree import PrefixTree
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
@@ -78,8 +79,8 @@ def replay_replicas(
         if options.out:
             sent[replica].append(record)
 
-    clock, stopwatch = Clock(), Stopwatch()
-    misses = [MissSources(server.config) for server in servers]
+    clock, stopwatch, tree = Clock(), Stopwatch(), PrefixTree()
+    misses = [MissSources(server.config, tree) for server in servers]
     simulations = [server.simulation(each, clock=clock) for server, each in zip(servers, misses, strict=True)]
     with request_progress("replay", load.num_requests, show=show_progress) as advance, ExitStack() as stack:
         for number, simulation in enumerate(simulations):
