@@ -11,11 +11,14 @@ Three kinds of content, by what is known of a prompt, hand out keys. Equal keys 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from kvtwin.engine.block_hashes import ExtraKeys, Image, LoraAdapter, extra_keys, hash_function, root_hash
+from kvtwin.engine.prefix_tree import PrefixTree, Stretch
 
 UNKNOWN_TOKEN = -1
 """Stands for an output token whose id the workload does not tell."""
@@ -40,8 +43,9 @@ class KeySpace:
         self.root_hash = root_hash(algorithm, seed)
         self._hash_keys: dict[bytes, int] = {}
         self._hashes: list[bytes] = []
-        self._prefix_bases: dict[tuple[Any, ...], int] = {}
-        self._next_prefix_base = 1
+        self._prefixes = PrefixTree()
+        self._prefixes.take(1)  # key 0 is none
+        self._image_places: dict[tuple[Any, ...], int] = {}
         self._last_private_key = 0
 
     def private_key(self) -> int:
@@ -68,13 +72,19 @@ class KeySpace:
         """The block hash behind ``key``; None when the key does not stand for a hash."""
         return self._hashes[key // 2] if key > 0 and key % 2 else None
 
-    def prefix_base(self, name: tuple[Any, ...], length_tokens: int) -> int:
-        """First of ``length_tokens`` positions reserved for the prefix ``name``; its keys are twice a position."""
-        base = self._prefix_bases.get(name)
-        if base is None:
-            base = self._prefix_bases[name] = self._next_prefix_base
-            self._next_prefix_base += length_tokens
-        return base
+    def prefix_stretches(self, name: tuple[Any, ...], prefix_ids: Sequence[Hashable], id_tokens: int) -> list[Stretch]:
+        """Where the tokens of ``prefix_ids``, at most ``id_tokens`` each, lie; a key is twice a token's place.
+
+        Equal ids behind equal ones lie at the same place, under one ``name``; all under it have the same ``id_tokens``.
+        """
+        return self._prefixes.stretches(name, prefix_ids, id_tokens)
+
+    def place_behind_images(self, place: int, images: tuple[Any, ...]) -> int:
+        """Where tokens that lie from ``place`` on lie if ``images`` come before."""
+        known = self._image_places.get((place, images))
+        if known is None:
+            known = self._image_places[place, images] = self._prefixes.take(_LONGEST_ID_TOKENS)
+        return known
 
 
 class Content:
@@ -194,8 +204,6 @@ class PrefixIdContent(Content):
         self._id_tokens = ends.step if isinstance(ends, range) else None
         """Tokens of each id; None where they differ."""
         self._num_named_blocks = min(num_named_tokens, ends[-1] if ends else 0) // space.hash_block_size
-        self._bases: list[int] = []
-        """Position in the key space of each id seen so far."""
 
     def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
         for first, step, count in self._runs(len(keys), num_keys):
@@ -208,46 +216,42 @@ class PrefixIdContent(Content):
         return runs
 
     def _runs(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Keys of the blocks from ``start`` to ``end`` that have names: first key, step, and how many, id by id."""
-        hash_block_size, ends, id_tokens = self._space.hash_block_size, self._ends, self._id_tokens
-        first_unnamed = min(end, self._num_named_blocks)
-        step = 2 * hash_block_size
-        if id_tokens and id_tokens % hash_block_size == 0 and not self._images:  # the same as below, for speed
-            blocks_per_id = id_tokens // hash_block_size
-            self._extend_bases(-(-first_unnamed // blocks_per_id))
-            while start < first_unnamed:
-                id_index, inside = divmod(start, blocks_per_id)
-                count = min(first_unnamed - start, blocks_per_id - inside)
-                yield 2 * (self._bases[id_index + 1] + (inside + 1) * hash_block_size - 1), step, count
-                start += count
+        """Keys of the blocks from ``start`` to ``end`` that have names: first key, step, and how many."""
+        first_unnamed, block_tokens = min(end, self._num_named_blocks), self._space.hash_block_size
+        if start >= first_unnamed:
             return
-        while start < first_unnamed:
-            end = (start + 1) * hash_block_size
-            id_index = bisect_left(ends, end)
-            position = end - 1 - (ends[id_index - 1] if id_index else 0)
-            last_of_id = min(first_unnamed, ends[id_index] // hash_block_size)
-            count = 1 if self._images else last_of_id - start
-            yield 2 * (self._base(id_index, end) + position), step, count
-            start += count
+        for stretch in islice(self._stretches, bisect_right(self._stretches, start, key=self._first_behind), None):
+            first_behind = min(first_unnamed, self._first_behind(stretch))
+            first_token = self._ends[stretch.first_id - 1] if stretch.first_id else 0
+            while start < first_behind:
+                end = (start + 1) * block_tokens
+                count = 1 if self._images else first_behind - start
+                yield 2 * (self._place(stretch, end) + end - 1 - first_token), 2 * block_tokens, count
+                start += count
 
-    def _base(self, id_index: int, end: int) -> int:
-        """Where the key space holds id ``id_index`` of this prompt, for a block that ends at ``end``."""
-        self._extend_bases(id_index + 1)
-        base = self._bases[id_index + 1]
+    def _first_behind(self, stretch: Stretch) -> int:
+        """The first block that ends behind ``stretch``."""
+        return self._ends[stretch.first_id + stretch.num_ids - 1] // self._space.hash_block_size
+
+    @cached_property
+    def _stretches(self) -> list[Stretch]:
+        """Where the tokens of the ids lie; if ids stand for different numbers of tokens, each is a stretch."""
+        name = self._id_tokens, self._cache_salt or None, self._lora
+        if self._id_tokens:
+            return self._space.prefix_stretches(name, list(self._prefix_ids), self._id_tokens)
+        # The same id may begin elsewhere in another prompt: then it is another prefix.
+        ids = list(zip(self._prefix_ids, (0, *self._ends[:-1]), strict=True))
+        return [
+            Stretch(first_id + index, 1, place + index * _LONGEST_ID_TOKENS)
+            for first_id, num_ids, place in self._space.prefix_stretches(name, ids, _LONGEST_ID_TOKENS)
+            for index in range(num_ids)
+        ]
+
+    def _place(self, stretch: Stretch, end: int) -> int:
+        """Where ``stretch`` lies for a block that ends at token ``end``: images before it set it apart."""
         end += self._space.hash_lookahead_tokens
         seen = tuple((image.content_hash, image.offset_tokens) for image in self._images if image.offset_tokens < end)
-        return self._space.prefix_base((base, seen), self._id_tokens or _LONGEST_ID_TOKENS) if seen else base
-
-    def _extend_bases(self, num_ids: int) -> None:
-        """Find the positions of the first ``num_ids`` ids; behind that of the name that they all begin with."""
-        bases, space, id_tokens = self._bases, self._space, self._id_tokens
-        length = id_tokens or _LONGEST_ID_TOKENS
-        if not bases:
-            bases.append(space.prefix_base((id_tokens, self._cache_salt or None, self._lora), 1))
-        for index in range(len(bases) - 1, num_ids):
-            # Where lengths differ, the same id may begin elsewhere in another prompt: then it is another prefix.
-            start = () if id_tokens else self._ends[index - 1 : index]
-            bases.append(space.prefix_base((bases[-1], self._prefix_ids[index], *start), length))
+        return self._space.place_behind_images(stretch.place, seen) if seen else stretch.place
 
 
 class OpaqueContent(Content):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import simpy
@@ -9,6 +10,8 @@ from simpy.events import EventPriority
 
 _AFTER_ARRIVALS, _AFTER_OUTPUTS = EventPriority(2), EventPriority(3)
 """Behind SimPy's NORMAL, which is 1."""
+
+_OBJECTS_BETWEEN_SEARCHES = 200_000
 
 
 class _Late(simpy.Event):
@@ -39,6 +42,19 @@ class Clock:
         """When the next event is due; None if there is none."""
         time = self.environment.peek()
         return None if time == simpy.core.Infinity else int(time)
+
+    def run(self) -> None:
+        """Let the time pass until nothing is planned.
+
+        Python looks for cycles of dead objects seldom meanwhile: a run leaves hardly any, and each search visits all
+        that lives, which takes a sixth of the time of a long run.
+        """
+        thresholds = gc.get_threshold()
+        gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES, *thresholds[1:])
+        try:
+            self.environment.run()
+        finally:
+            gc.set_threshold(*thresholds)
 
     def call_at(self, time_ns: int, function: Callable[[simpy.Event], None]) -> None:
         """Call ``function`` at ``time_ns``, with an event that it may ignore. ValueError: the instant has passed."""

@@ -140,7 +140,7 @@ class ServerSimulation:
         self._compiled = self._make_compiled()
         self._clients.start(workload)
         self.start()
-        self._clock.environment.run()
+        self._clock.run()
         return self.close()
 
     def start(self) -> None:

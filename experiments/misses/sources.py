@@ -12,9 +12,11 @@ import numpy as np
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.executor import Admission, Step
+from kvtwin.engine.prefix_tree import PrefixTree
 from kvtwin.engine.request import Request
+from kvtwin.experiments.misses.run_chains import RunChains
 from kvtwin.sim.server_observer import ServerObserver
-from kvtwin.workloads.prefixes.chains import Chain, prefix_chain, sibling_chain
+from kvtwin.workloads.prefixes.chains import Chain
 from kvtwin.workloads.prefixes.lru_stack import LruStack, Stretch
 from kvtwin.workloads.prefixes.shared_prefixes import SharedPrefixes
 from kvtwin.workloads.request_record import RequestRecord
@@ -52,7 +54,8 @@ class MissSources(ServerObserver):
 
     looks_into_steps = False
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, tree: PrefixTree | None = None) -> None:
+        """``tree``: names prefixes, one for all whose :meth:`total` is asked for."""
         self._caches = config.enable_prefix_caching
         self._block_size = config.alignment_tokens if self._caches else config.block_size
         self._is_full_attention = all(spec.kind == "full_attention" for spec in config.group_specs)
@@ -62,6 +65,7 @@ class MissSources(ServerObserver):
         self._is_all_sparse = all(spec.is_cached_sparsely for spec in config.group_specs) and not keeps_all
         drops = any(config.drops_last_block(spec) for spec in config.group_specs)
         self._dropped_tokens = self._block_size if drops else 0
+        self._chains = RunChains(self._block_size, tree or PrefixTree())
         self._stack = LruStack()
         self._watched: dict[Request, _Watched] = {}
         self._running: dict[int, Request] = {}
@@ -151,8 +155,7 @@ class MissSources(ServerObserver):
         request = admission.request
         watched = self._watched[request]
         if watched.chain is None:
-            make_chain = sibling_chain if request.parent else prefix_chain
-            watched.chain = make_chain(watched.record, self._block_size)
+            watched.chain = self._chains.of(watched.record, is_sibling=request.parent is not None)
         chain = watched.chain
         stretches = self._stack.hold(chain)
         is_lookup = not admission.resumed and not admission.is_fork
@@ -236,7 +239,7 @@ class MissSources(ServerObserver):
         runs = chain.runs
         if identities:
             plain = replace(record, cache_salt=None, lora_name=None, images=())
-            runs = prefix_chain(plain, self._block_size).runs
+            runs = self._chains.of(plain).runs
         num_plain = 0
         for name, count in runs:
             known = self._plain_blocks.get(name, 0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
+from kvtwin.engine.prefix_tree import PrefixTree
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
@@ -77,8 +78,8 @@ def replay_replicas(
         if options.out:
             sent[replica].append(record)
 
-    clock, stopwatch = Clock(), Stopwatch()
-    misses = [MissSources(server.config) for server in servers]
+    clock, stopwatch, tree = Clock(), Stopwatch(), PrefixTree()
+    misses = [MissSources(server.config, tree) for server in servers]
     together = servers[0].lock_step(clock, len(servers))
     simulations = [
         server.simulation(each, clock=clock, together=(together, rank) if together else None)

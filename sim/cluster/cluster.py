@@ -66,7 +66,7 @@ class Cluster:
         self._clients.start(workload)
         for server in self._servers:
             server.start()
-        self._clock.environment.run()
+        self._clock.run()
         recorders = [server.close() for server in self._servers]
         num_unsent = sum(1 for _ in self._clients.unsent())
         return ClusterRecorder(recorders, self._routing, self._peak_requests, num_unsent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby
@@ -42,16 +42,11 @@ def prefix_chain(record: RequestRecord, block_size: int) -> Chain:
     A block is its tokens, everything before it, and what vLLM hashes beside tokens (LoRA, salt, images). Outputs are
     named where their tokens, or ids for them, are known; the last one's KV is never computed.
     """
-    return _chain(record, list(_runs(record, block_size)), block_size)
+    return chain_of(record, list(_runs(record, block_size)), block_size)
 
 
-def sibling_chain(record: RequestRecord, block_size: int) -> Chain:
-    """The chain of a further sample of ``record``: nothing is known of its output."""
-    only_prompt = replace(record, output_tokens=1, output_token_ids=None)
-    return _chain(record, list(_runs(only_prompt, block_size)), block_size)
-
-
-def _chain(record: RequestRecord, runs: list[Run], block_size: int) -> Chain:
+def chain_of(record: RequestRecord, runs: list[Run], block_size: int) -> Chain:
+    """The chain of ``record`` with these named runs."""
     num_blocks = (record.prompt_tokens + max(record.output_tokens - 1, 0)) // block_size
     return Chain(
         runs,

@@ -46,7 +46,8 @@ class LoopMemory:
         """Make an array ``length`` long (a table: so many rows), keeping what fits; what is added is 0."""
         num_items = length * COLUMNS.get(name, 1)
         old = self._arrays.get(name, array("q"))
-        self._arrays[name] = old[:num_items] + array("q", bytes(8 * max(0, num_items - len(old))))
+        new = self._arrays[name] = array("q", [0]) * num_items
+        new[: len(old)] = old[:num_items]
         self._table = None
 
     def num_rows(self, name: str) -> int:
