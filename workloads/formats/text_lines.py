@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from kvtwin.workloads.errors import WorkloadError
 
@@ -46,7 +46,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """The unpacked content of ``path``."""
     if path.is_fifo():
         raise WorkloadError(str(path), "expected a file, found a pipe: a workload is read more than once")
