@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtwin.workloads.formats.json_lines import chunks_of_lines, decoder, lines_of
+from kvtwin.workloads.formats.json_lines import decoder, lines_of
+from kvtwin.workloads.formats.text_lines import chunks_of_lines
 
 MANY = list(range(70, 300))
 

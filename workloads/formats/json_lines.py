@@ -12,15 +12,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from kvtwin.workloads.formats.digits import Digits
+from kvtwin.workloads.formats.text_lines import chunks_of_lines
 
-_CHUNK_BYTES = 1 << 18
 _LONG = 64
 """Numbers in a list from which on it is worth a place of its own."""
 
 _PLACE = b"NaN"
 """Stands in a line for a list that was read: no number of JSON, but Python's decoder asks what it is."""
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def _refuse_constant(name: str) -> None:
@@ -31,44 +29,10 @@ decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
 """Decimal numbers become `Decimal`; what is no number is refused."""
 
 
-def chunks_of_lines(file: BinaryIO, num_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
-    """What ``file`` holds, whole lines at a time; each ends with a line feed, but perhaps the last.
-
-    What can be read before an error comes before it.
-    """
-    rest, failure = b"", None
-    is_first = True
-    while True:
-        pieces, size = [rest], len(rest)
-        wanted = max(num_bytes, 2 * size)
-        try:
-            while size < wanted and (piece := file.read1(num_bytes)):  # type: ignore[attr-defined]
-                pieces.append(piece)
-                size += len(piece)
-        except Exception as error:
-            failure = error
-        chunk = b"".join(pieces)
-        if is_first:
-            chunk, is_first = chunk.removeprefix(_BYTE_ORDER_MARK), False
-        end = chunk.rfind(b"\n") + 1
-        is_last = size < wanted
-        if is_last and failure is None:
-            end = len(chunk)
-        if end:
-            yield chunk[:end]
-        if failure is not None:
-            raise failure
-        if is_last:
-            return
-        rest = chunk[end:]
-
-
 def lines_of(file: BinaryIO) -> Iterator[tuple[int, Line]]:
     """The lines of ``file`` that are not blank, with their numbers from 1."""
     number = 0
     for chunk in chunks_of_lines(file):
-        if b"\r" in chunk:
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lists = _long_lists(chunk)
         ends = [end for _, end, _ in lists]
         start = 0
@@ -122,7 +86,7 @@ def _long_lists(text: bytes) -> list[_List]:
     if text.count(b",") < _LONG:
         return []
     digits = Digits(text)
-    starts, ends, letters = digits.starts, digits.ends, digits.bytes
+    (starts, ends), letters = digits.runs(), digits.bytes
     gaps = starts[1:] - ends[:-1]
     goes_on = letters[ends[:-1]] == ord(",")
     goes_on &= (gaps == 1) | ((gaps == 2) & (letters[ends[:-1] + 1] == ord(" ")))
