@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from kvtwin.workloads.columns import RequestColumns
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
 
@@ -24,6 +27,12 @@ class Extremes:
             self._add("prompt", record.prompt_tokens, record.source)
         if record.output_tokens > _MOST_TOKENS:
             self._add("output", record.output_tokens, record.source)
+
+    def add_columns(self, columns: RequestColumns) -> None:
+        """The next requests."""
+        for what, tokens in (("prompt", columns.prompt_tokens), ("output", columns.output_tokens)):
+            for index in np.flatnonzero(tokens > _MOST_TOKENS).tolist():
+                self._add(what, int(tokens[index]), columns.source(index))
 
     def _add(self, what: str, tokens: int, source: str) -> None:
         self._numbers[what] += 1

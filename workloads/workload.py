@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvtwin.workloads.clock import check_one_clock, epoch_origin_ns
+from kvtwin.workloads.columns import Integers, NotPlainError, RequestColumns
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.bad_lines import BadLines
 from kvtwin.workloads.formats.json_rows import LAST_NS, shown
@@ -24,7 +26,8 @@ class Workload:
     """The requests of one file or several, in order of arrival; those that arrive together keep the order of the file.
 
     Iterating reads the files again, each time from the start, unless it is :meth:`held`. Where rows are
-    sorted one record is held at a time; else as many as lie between a row's place in the file and its place in time.
+    sorted few records are held at a time; else as many as lie between a row's place in the file and its place in time.
+    Files of plain rows are read as columns (:class:`RequestColumns`), for whom that is enough without an object each.
     ``num_unsorted`` counts the rows that arrive earlier than a row before them. ``warnings`` are sentences
     for the user. Where sessions have no start (``has_starts`` is false), all start at 0 and come one after the
     other, as in the file.
@@ -42,6 +45,7 @@ class Workload:
     has_starts: bool = True
     warnings: tuple[str, ...] = ()
     _origin_ns: int = field(default=0, repr=False)
+    _is_plain: bool = field(default=False, repr=False)
     _ranks: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     _held: tuple[RequestRecord, ...] | None = field(default=None, repr=False, compare=False)
 
@@ -65,10 +69,21 @@ class Workload:
     def __iter__(self) -> Iterator[RequestRecord]:
         if self._held is not None:
             return iter(self._held)
-        records = _read(self.paths, self.reader)
-        if self._origin_ns:
-            records = _from(self._origin_ns, records)
+        if self._is_plain:
+            records = chain.from_iterable(columns.records() for columns in self._columns())
+        else:
+            records = _read(self.paths, self.reader)
+            if self._origin_ns:
+                records = _from(self._origin_ns, records)
         return records if self._ranks is None else reordered(records, self._ranks)
+
+    def columns(self) -> Iterator[RequestColumns] | None:
+        """What iterating yields, as columns; None where they cannot hold it, or the rows are not sorted."""
+        return self._columns() if self._is_plain and self._ranks is None else None
+
+    def _columns(self) -> Iterator[RequestColumns]:
+        for columns in self.reader.columns(Rows(self.paths)):
+            yield replace(columns, arrival_ns=columns.arrival_ns - self._origin_ns) if self._origin_ns else columns
 
     @classmethod
     def of(cls, path: Path, reader: Reader, paths: tuple[Path, ...] | None = None) -> Workload:
@@ -78,9 +93,14 @@ class Workload:
         Raises `WorkloadError` on a bad row, when rows count time from different origins, and when there is no request.
         """
         paths = (path,) if paths is None else paths
-        rows = Rows(paths, reader.skip_bad_lines)
-        extremes = Extremes()
-        times_ns = np.fromiter(_arrivals_ns(reader.read(rows), rows.bad_lines, extremes), dtype=np.int64)
+        is_plain = True
+        try:
+            rows, extremes = Rows(paths, reader.skip_bad_lines), Extremes()
+            times_ns = _arrivals_of_columns_ns(reader.columns(rows), extremes)
+        except NotPlainError:
+            is_plain = False
+            rows, extremes = Rows(paths, reader.skip_bad_lines), Extremes()
+            times_ns = np.fromiter(_arrivals_ns(reader.read(rows), rows.bad_lines, extremes), dtype=np.int64)
         if not len(times_ns):
             found = "".join(f"; {sentence}" for sentence in rows.sentences())
             raise WorkloadError(str(path), f"expected at least one request, found none{found}")
@@ -110,6 +130,7 @@ class Workload:
             has_starts=rows.has_starts,
             warnings=(*warnings, *extremes.sentences(last_ns - origin_ns)),
             _origin_ns=origin_ns,
+            _is_plain=is_plain,
             _ranks=ranks,
         )
 
@@ -127,6 +148,14 @@ def _from(origin_ns: int, records: Iterator[RequestRecord]) -> Iterator[RequestR
     for record in records:
         record.arrival_ns -= origin_ns
         yield record
+
+
+def _arrivals_of_columns_ns(parts: Iterator[RequestColumns], extremes: Extremes) -> Integers:
+    arrivals_ns = [np.zeros(0, dtype=np.int64)]
+    for columns in parts:
+        extremes.add_columns(columns)
+        arrivals_ns.append(columns.arrival_ns)
+    return np.concatenate(arrivals_ns)
 
 
 def _arrivals_ns(records: Iterator[RequestRecord], bad_lines: BadLines, extremes: Extremes) -> Iterator[int]:

@@ -143,7 +143,6 @@ def test_distributions():
     assert np.log(lognormal).std() == pytest.approx(0.5, abs=0.05)
 
 
-def test_the_demo_survives_a_file(tmp_path):
+def test_the_demo_survives_a_file(tmp_path, written):
     write_workload(tmp_path / "demo.jsonl.gz", DEMO_WORKLOAD)
-    read = [replace(record, source="") for record in open_workload(tmp_path / "demo.jsonl.gz")]
-    assert read == [replace(record, source="") for record in DEMO_WORKLOAD]
+    assert list(map(written, open_workload(tmp_path / "demo.jsonl.gz"))) == list(map(written, DEMO_WORKLOAD))

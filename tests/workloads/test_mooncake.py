@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.workloads import WorkloadError, open_workload
-from kvtwin.workloads.formats.json_rows import JsonRow, decoder
+from kvtwin.workloads.formats.json_lines import decoder
+from kvtwin.workloads.formats.json_rows import JsonRow
 from kvtwin.workloads.formats.mooncake import SECOND_NS
 
 

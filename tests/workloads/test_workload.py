@@ -9,6 +9,10 @@ def row(timestamp, length=5):
     return f'{{"timestamp": {timestamp}, "input_length": {length}, "output_length": 1, "hash_ids": [{length}]}}'
 
 
+def row_that_is_not_plain(timestamp):
+    return row(timestamp).replace("}", ', "priority": 0}')
+
+
 def count_parsed_rows(monkeypatch):
     """A list that grows by one with every row that is parsed from now on."""
     parsed, row_type = [], rows.JsonRow
@@ -35,7 +39,7 @@ def test_iteration_is_a_stable_sort_by_arrival(write, times):
 
 def test_sorted_files_are_streamed(write, monkeypatch):
     """While the first record of the second pass is in hand, the rows behind it were not parsed."""
-    path = write(*(row(time) for time in range(100)))
+    path = write(*(row_that_is_not_plain(time) for time in range(100)))
     workload = open_workload(path)
     parsed = count_parsed_rows(monkeypatch)
     next(iter(workload))
@@ -44,7 +48,7 @@ def test_sorted_files_are_streamed(write, monkeypatch):
 
 def test_unsorted_files_hold_back_only_what_is_out_of_place(write, monkeypatch):
     times = [1, 0, *range(2, 100)]
-    workload = open_workload(write(*(row(time) for time in times)))
+    workload = open_workload(write(*(row_that_is_not_plain(time) for time in times)))
     parsed = count_parsed_rows(monkeypatch)
     next(iter(workload))
     assert len(parsed) == 2

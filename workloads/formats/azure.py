@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from kvtwin.workloads.columns import RequestColumns
+from kvtwin.workloads.formats.csv_columns import csv_columns
 from kvtwin.workloads.formats.dates import DateParser
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
 
+_IMAGES = "images count as tokens of the prompt; the file does not say how many each has"
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
@@ -34,7 +39,7 @@ class AzureReader(Reader):
         for index, row in enumerate(rows):
             with rows.bad_lines:
                 if "NumImages" in row.values:
-                    rows.notes["images count as tokens of the prompt; the file does not say how many each has"] = None
+                    rows.notes[_IMAGES] = None
                 yield RequestRecord(
                     request_id=str(index),
                     arrival_ns=dates.of(row, "TIMESTAMP"),
@@ -42,3 +47,16 @@ class AzureReader(Reader):
                     output_tokens=row.integer("GeneratedTokens", minimum=0),
                     source=row.source,
                 )
+
+    def columns(self, rows: Rows) -> Iterator[RequestColumns]:
+        for path, first, part in csv_columns(rows.paths):
+            if "NumImages" in part.names:
+                rows.notes[_IMAGES] = None
+            yield RequestColumns(
+                path=path,
+                line_of_row=part.line - first,
+                rows=np.arange(first, first + part.num_rows),
+                arrival_ns=part.dates_ns("TIMESTAMP"),
+                prompt_tokens=part.integers("ContextTokens", minimum=1),
+                output_tokens=part.integers("GeneratedTokens"),
+            )

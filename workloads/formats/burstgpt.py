@@ -10,10 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from kvtwin.workloads.columns import NotPlainError, RequestColumns
+from kvtwin.workloads.formats.csv_columns import csv_columns
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
+
+_FAILED = "no response tokens (the request failed)"
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class BurstGPTReader(Reader):
                 arrival_ns = row.time_ns("Timestamp", SECOND_NS)
                 output_tokens = row.integer("Response tokens", minimum=0)
                 if not output_tokens:
-                    rows.left_out["no response tokens (the request failed)"] += 1
+                    rows.left_out[_FAILED] += 1
                     continue
                 yield RequestRecord(
                     request_id=str(index),
@@ -47,3 +53,22 @@ class BurstGPTReader(Reader):
                     session=row.text("Session ID") if "Session ID" in row.values else None,
                     source=row.source,
                 )
+
+    def columns(self, rows: Rows) -> Iterator[RequestColumns]:
+        for path, first, part in csv_columns(rows.paths):
+            if "Session ID" in part.names:
+                raise NotPlainError
+            output_tokens = part.integers("Response tokens")
+            (answered,) = np.nonzero(output_tokens)
+            rows.left_out[_FAILED] += part.num_rows - len(answered)
+            prompt_tokens = part.integers("Request tokens")[answered]
+            if not prompt_tokens.all():
+                raise NotPlainError
+            yield RequestColumns(
+                path=path,
+                line_of_row=part.line - first,
+                rows=first + answered,
+                arrival_ns=part.times_ns("Timestamp")[answered],
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens[answered],
+            )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+from array import array
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
@@ -18,20 +19,17 @@ _UNIT_NAMES = {1: "ns", 10**3: "us", 10**6: "ms", 10**9: "s"}
 
 def shown(value: object) -> str:
     """``value`` as an error message shows it: on one line and not too long."""
+    if isinstance(value, array):
+        value = value.tolist()
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a finite number")
-
-
-decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
-"""Decimal numbers become `Decimal`; what is no number is refused."""
-
-
 class JsonRow:
-    """One JSON object of a file. ``source`` is ``file:line``; decimal numbers are `Decimal`, hence exact."""
+    """One JSON object of a file. ``source`` is ``file:line``; decimal numbers are `Decimal`, hence exact.
+
+    A long list of integers, none of them negative, may be an array (:mod:`kvtwin.workloads.formats.json_lines`).
+    """
 
     __slots__ = ("source", "values")
 
@@ -67,7 +65,7 @@ class JsonRow:
         value = self.required(key)
         if not isinstance(value, str):
             raise self.error(key, f"expected a string, got {shown(value)}")
-        if any("\ud800" <= character <= "\udfff" for character in value):
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
             raise self.error(key, f"expected Unicode text, got half a surrogate pair: {shown(value)}")
         return value
 
@@ -92,9 +90,11 @@ class JsonRow:
             raise self.error(key, f"expected at most {LAST_NS} ns (292 years), got {shown(value)}")
         return time_ns
 
-    def names(self, key: str) -> list[int | str]:
+    def names(self, key: str) -> Sequence[int | str]:
         """The list of ints of any size, or strings, under ``key``."""
         names = self.required(key)
+        if isinstance(names, array):
+            return names
         if not isinstance(names, list):
             raise self.error(key, f"expected a list, got {shown(names)}")
         if set(map(type, names)) - {int, str}:
@@ -102,7 +102,7 @@ class JsonRow:
             raise self.error(key, f"expected integers or strings, got {shown(wrong)}")
         return names
 
-    def block_names(self, key: str, num_tokens: int, block_tokens: int) -> list[int | str]:
+    def block_names(self, key: str, num_tokens: int, block_tokens: int) -> Sequence[int | str]:
         """Names of a prompt's full blocks of ``block_tokens``, or of its started ones, under ``key``."""
         names = self.names(key)
         full, started = num_tokens // block_tokens, -(-num_tokens // block_tokens)
@@ -110,10 +110,12 @@ class JsonRow:
             raise self.error(key, f"expected {num_tokens}/{block_tokens} = {full} or {started} ids, got {len(names)}")
         return names
 
-    def integers(self, key: str, minimum: int | None = None) -> list[int]:
+    def integers(self, key: str, minimum: int | None = None) -> Sequence[int]:
         """The list of ints under ``key``, each at least ``minimum``."""
         ids = self.required(key)
-        if not isinstance(ids, list):
+        if isinstance(ids, array) and not minimum:
+            return ids
+        if not isinstance(ids, list | array):
             raise self.error(key, f"expected a list of integers, got {shown(ids)}")
         for index, value in enumerate(ids) if set(map(type, ids)) - {int} else ():
             if type(value) is not int:

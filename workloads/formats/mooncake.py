@@ -14,7 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kvtwin.workloads.formats.json_rows import JsonRow
+import numpy as np
+
+from kvtwin.workloads.columns import NotPlainError, RequestColumns
+from kvtwin.workloads.formats.dense_ids import DenseIds
+from kvtwin.workloads.formats.json_columns import json_columns
+from kvtwin.workloads.formats.json_rows import LAST_NS, JsonRow
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
@@ -79,6 +84,32 @@ class MooncakeReader(Reader):
                     session=row.text("session_id") if "session_id" in row.values else None,
                     source=row.source,
                 )
+
+    def columns(self, rows: Rows) -> Iterator[RequestColumns]:
+        dense_ids = DenseIds()
+        lengths = self.timestamp_key, self.input_length_key, self.output_length_key
+        for path, first, part in json_columns(rows.paths):
+            if part.numbers.keys() not in ({*lengths}, {*lengths, self.hash_ids_key}):
+                raise NotPlainError
+            times, prompt_tokens, output_tokens = (part.numbers[key] for key in lengths)
+            if not prompt_tokens.all() or times.max() > LAST_NS // self.time_unit_ns:
+                raise NotPlainError
+            ids = part.numbers.get(self.hash_ids_key)
+            if part.list_key != (None if ids is None else self.hash_ids_key):
+                raise NotPlainError
+            if ids is not None and (part.lengths != -(-prompt_tokens // self.hash_block_tokens)).any():
+                raise NotPlainError
+            yield RequestColumns(
+                path=path,
+                line_of_row=part.line - first,
+                rows=np.arange(first, first + len(times)),
+                arrival_ns=times * self.time_unit_ns,
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
+                hash_ids=None if ids is None else dense_ids.of(ids),
+                num_ids=None if ids is None else part.lengths,
+                hash_block_tokens=None if ids is None else self.hash_block_tokens,
+            )
 
     def _refuse_variants(self, row: JsonRow) -> None:
         values = row.values

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kvtwin.workloads.formats.dates import DateParser
-from kvtwin.workloads.formats.json_rows import JsonRow, decoder
+from kvtwin.workloads.formats.json_lines import decoder
+from kvtwin.workloads.formats.json_rows import JsonRow
 from kvtwin.workloads.formats.recorded_thread import RecordedThread, RecordedTurn
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.formats.texts import TextReader, messages_of

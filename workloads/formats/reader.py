@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from kvtwin.workloads.columns import NotPlainError, RequestColumns
 from kvtwin.workloads.formats.json_rows import JsonRow
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
@@ -44,6 +45,13 @@ class Reader(ABC):
         Each row is read in the context ``rows.bad_lines``, where `kvtwin.workloads.errors.WorkloadError`, one line with
         file, line and field, tells what is wrong with it.
         """
+
+    def columns(self, rows: Rows) -> Iterator[RequestColumns]:
+        """What :meth:`read` yields, as columns; NotPlainError, at once or later, unless all rows are right and plain.
+
+        A format that has long files of plain rows reads them so, many times as fast.
+        """
+        raise NotPlainError
 
     def doubt(self, num_requests: int, span_ns: int) -> str | None:
         """Why these settings look wrong for ``num_requests`` over ``span_ns``; None when they do not."""

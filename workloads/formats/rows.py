@@ -10,12 +10,13 @@ from datetime import datetime
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.bad_lines import BadLines
 from kvtwin.workloads.formats.csv_row import CsvRow
-from kvtwin.workloads.formats.json_rows import JsonRow, decoder, shown
+from kvtwin.workloads.formats.json_lines import Line, decoder, lines_of
+from kvtwin.workloads.formats.json_rows import JsonRow, shown
 from kvtwin.workloads.formats.text_lines import open_bytes, open_text, reading_errors
 
 _CHUNK_CHARACTERS = 1 << 20
@@ -67,12 +68,13 @@ class Rows:
             kind = _kind([line.strip() for _, line in first])
             if kind == "values":
                 yield from _json_values(path, "".join(line for _, line in first), text, first[0][0], self.bad_lines)
-            elif kind == "lines":
-                yield from _json_lines(path, chain(first, lines), self.bad_lines)
-            else:
+            elif kind == "columns":
                 cells = csv.reader(chain((line for _, line in first), text))
                 self.columns = [name.strip() for name in next(cells)]
                 yield from _csv_rows(path, cells, self.columns, first[0][0] - 1, self.bad_lines)
+        if kind == "lines":
+            with open_bytes(path) as file:
+                yield from _json_lines(path, file, self.bad_lines)
 
     def first(self, number: int) -> list[JsonRow]:
         """The first rows."""
@@ -108,20 +110,19 @@ def _holds_objects(line: str) -> bool:
     return line.startswith("[") and line[1:].lstrip().startswith("{")
 
 
-def _json_lines(path: Path, lines: Iterator[tuple[int, str]], bad_lines: BadLines) -> Iterator[JsonRow]:
-    decode = decoder.decode
-    for number, text in lines:
+def _json_lines(path: Path, file: BinaryIO, bad_lines: BadLines) -> Iterator[JsonRow]:
+    for number, line in lines_of(file):
         row = None
         with bad_lines:
-            row = _row(path, number, text, decode)
+            row = _row(path, number, line)
         if row is not None:
             yield row
 
 
-def _row(path: Path, number: int, text: str, decode: Any) -> JsonRow:
+def _row(path: Path, number: int, line: Line) -> JsonRow:
     source = f"{path}:{number}"
     try:
-        values = decode(text.strip())
+        values = line.value()
     except (ValueError, RecursionError) as error:
         raise WorkloadError(source, f"malformed JSON: {getattr(error, 'msg', None) or error}") from None
     return _object_row(source, values)

@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
+from kvtwin.workloads.columns import NotPlainError
 from kvtwin.workloads.errors import WorkloadError
 
 _PACKED = {
@@ -23,6 +24,9 @@ _PACKED = {
 """What opens a packed file, by its first bytes."""
 
 _MOST_MAGIC = max(map(len, _PACKED))
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_CHUNK_BYTES = 1 << 18
+_LARGE_CHUNK_BYTES = 1 << 19
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -38,6 +42,39 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, text
 
 
+def chunks_of_lines(file: BinaryIO, num_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
+    """What ``file`` holds, whole lines at a time, which end with a line feed; of the file's last line it may lack.
+
+    A byte order mark is taken off. What can be read before an error comes before it.
+    """
+    rest, failure = b"", None
+    is_first = True
+    while True:
+        pieces, size = [rest], len(rest)
+        wanted = max(num_bytes, 2 * size)
+        try:
+            while size < wanted and (piece := file.read1(num_bytes)):  # type: ignore[attr-defined]
+                pieces.append(piece)
+                size += len(piece)
+        except Exception as error:
+            failure = error
+        chunk = b"".join(pieces)
+        if is_first:
+            chunk, is_first = chunk.removeprefix(_BYTE_ORDER_MARK), False
+        end = chunk.rfind(b"\n") + 1
+        is_last = size < wanted
+        if is_last and failure is None:
+            end = len(chunk)
+        if end:
+            lines = chunk[:end]
+            yield lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in lines else lines
+        if failure is not None:
+            raise failure
+        if is_last:
+            return
+        rest = chunk[end:]
+
+
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
     """The text of ``path``, without a byte order mark. Raises `WorkloadError` as `text_lines` does."""
@@ -46,7 +83,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """The unpacked content of ``path``."""
     if path.is_fifo():
         raise WorkloadError(str(path), "expected a file, found a pipe: a workload is read more than once")
@@ -58,6 +95,16 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
             if magic.startswith(start):
                 file = stack.enter_context(unpacked(file))
         yield file
+
+
+def plain_lines(path: Path) -> Iterator[bytes]:
+    """Many whole lines of a file at a time, each with its line feed; NotPlainError where the file cannot be read."""
+    try:
+        with reading_errors(path), open_bytes(path) as file:
+            for lines in chunks_of_lines(file, _LARGE_CHUNK_BYTES):
+                yield lines if lines.endswith(b"\n") else lines + b"\n"
+    except WorkloadError:
+        raise NotPlainError from None
 
 
 @contextmanager
