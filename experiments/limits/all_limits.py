@@ -85,7 +85,7 @@ def _criteria(options: LimitOptions) -> tuple[Criterion, ...]:
     """What must hold."""
     criteria = [Criterion("no preemption", "num_preemptions", 0)]
     if (within := options.hit_rate_within) is not None:
-        name = f"hit rate within {within:g} of possible"
+        name = f"hit rate within {100 * within:g} points of possible"
         criteria.append(Criterion(name, "prefix_cache_hit_rate", within, below="possible_hit_rate"))
     for level in options.goodput:
         for percent in options.metric_percentiles:
@@ -118,6 +118,7 @@ def _server_facts(search: Search) -> dict[str, Any]:
             ),
         }
         if len(criteria) == 1:
+            limit["figure"] = criteria[0].key
             for name, step in (("value_at_held", bracket.held), ("value_at_failed", bracket.failed)):
                 limit[name] = None if step is None else criteria[0].value(search.replays[step])
         limits.append(limit)
