@@ -111,7 +111,6 @@ def test_other_rates_are_searched_from_where_they_start(limits, mooncake, option
         (("--max-concurrency", 2), ["--max-concurrency"]),
         (("--concurrent-sessions", 2), ["--concurrent-sessions"]),
         (("--request-rate", "inf"), ["--request-rate", "finite"]),
-        (("--out", "x"), ["--out"]),
         (("--precision", 0), ["--precision"]),
         (("--hit-rate-within", 2), ["--hit-rate-within"]),
         (("--goodput", "speed:3"), ["--goodput"]),
