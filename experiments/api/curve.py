@@ -46,10 +46,11 @@ class Curve:
 
         UserError, naming the folder: it is neither, or not of this workload.
         """
-        from kvtwin.experiments.pictures.curve import capacity_curve
+        from kvtwin.experiments.pictures.curve import CURVE, capacity_curve, curve_heading
 
         simulated = {os.fspath(folder): simulated_points(Path(folder), self.summary) for folder in runs}
-        return capacity_curve(curve_of_options(self._options, self._workload, with_line=True), simulated)
+        facts = curve_of_options(self._options, self._workload, with_line=True)
+        return curve_heading(facts).on(capacity_curve(facts, simulated), CURVE)
 
     def __repr__(self) -> str:
         facts = self.summary
@@ -73,5 +74,5 @@ def curve(workload: WorkloadSource, **options: Any) -> Curve:
     nothing is known about shared prefixes. WorkloadError: a workload that cannot be read.
     """
     path, opened = source_of(workload, options)
-    read = given_options(CurveOptions, "kvtwin curve", options, without=("plot", "runs"), trace=path)
+    read = given_options(CurveOptions, "kvtwin curve", options, without=("plot", "runs", "out"), trace=path)
     return Curve(read, opened or open_trace(read.trace, read))

@@ -20,4 +20,4 @@ def limit(workload: WorkloadSource, **options: Any) -> dict[str, Any]:
     ``precision``, ``workers``, and those of `replay`. UserError: no server can be replayed, or the rate is not open.
     """
     path, opened = source_of(workload, options)
-    return limit_of_options(given_options(LimitOptions, "kvtwin limit", options, trace=path), opened)
+    return limit_of_options(given_options(LimitOptions, "kvtwin limit", options, without=("out",), trace=path), opened)

@@ -74,18 +74,11 @@ class Run:
 
         UserError: there is no picture of that name.
         """
-        from kvtwin.experiments.pictures import replicas as replica_pictures
-        from kvtwin.experiments.pictures import run as run_pictures
-        from kvtwin.experiments.pictures import shares
+        from kvtwin.experiments.pictures.of_run import PICTURES, picture_of_run
 
-        if picture == "timeline":
-            draw = replica_pictures.timelines if self._kept.replicas else run_pictures.timeline
-            return draw(self._kept)
-        if picture == "latencies":
-            return run_pictures.latencies(self._kept)
-        if picture == "misses":
-            return shares.misses([self.summary], [self._kept.title])
-        raise UserError(f"plot: expected timeline, latencies or misses, got {picture!r}")
+        if picture not in PICTURES:
+            raise UserError(f"plot: expected timeline, latencies or misses, got {picture!r}")
+        return picture_of_run(self._kept, picture)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Keep the run in a new folder, as ``kvtwin replay --out`` does. UserError: it is there, or cannot be made."""

@@ -28,6 +28,7 @@ def size(**options: Any) -> dict[str, Any]:
     read = given_options(SizeOptions, "kvtwin size", options)
     if read.log:
         return log_facts(read)
+    read = read.as_for_a_replay()
     lengths = request_lengths(read)
     result = resolve_sizing(read, read_drafting(read.speculative_config, async_scheduling=read.async_scheduling))
     return size_facts(result.inputs, result, None) | concurrency_facts(result, lengths)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvtwin.experiments.api.given import WorkloadSource, source_of
+from kvtwin.experiments.api.keeping import returned_in_any_case
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.reading import option_key, read_options
 from kvtwin.experiments.options.sweep import SweepOptions
@@ -38,7 +39,8 @@ def sweep(
     workload travels to them best as a path. ``out`` keeps every run in a new folder, where ``resume`` goes on.
 
     A row per combination, in order: the options that vary, ``error`` (missing, or why it could not be replayed), and
-    every figure of ``Run.summary``. Where an option and a figure have one name, the column is the option.
+    every figure of ``Run.summary``. Where an option and a figure have one name, the column is the option. If ``out``
+    cannot be written in the end, a RuntimeWarning says so.
 
     UserError: settings that are none, or a trace that is not there.
     """
@@ -62,7 +64,7 @@ def sweep(
     if folder:
         folder.open(spec, asked.resume)
     where = local_processes(asked.workers, len(spec.points))
-    rows = run_sweep(spec, folder, where, opened)
+    rows = returned_in_any_case(lambda show: run_sweep(spec, folder, where, opened, show=show))
     return pd.DataFrame([_row(point.varied, row) for point, row in zip(spec.points, rows, strict=True)])
 
 

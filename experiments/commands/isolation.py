@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from kvtwin.experiments.options.isolation import IsolationOptions
@@ -24,14 +23,14 @@ example:
 
 def run(options: IsolationOptions) -> int:
     """Measure and print."""
-    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.isolation.measure import measure
     from kvtwin.experiments.isolation.spec import read_isolation_spec
     from kvtwin.experiments.isolation.text import text_parts
+    from kvtwin.experiments.records.folder import check_free
+    from kvtwin.experiments.records.result_file import print_and_keep
 
+    if options.out:
+        check_free(options.out)
     measured = measure(read_isolation_spec(options.spec or BUNDLED))
-    if options.json:
-        print(json.dumps(measured, indent=2, allow_nan=False))
-    else:
-        show(*text_parts(measured))
+    print_and_keep("isolation", options, measured, text_parts(measured))
     return 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from kvtwin.experiments.options.limit import LimitOptions
 
 OPTIONS = LimitOptions
@@ -24,13 +22,13 @@ Exit code: 0; 1 if a server could not be replayed; 2 for a mistake in the input.
 
 def run(options: LimitOptions) -> int:
     """Look for the limits, and print them. Exit code 1 when a server could not be replayed."""
-    from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.limits.all_limits import limit_of_options
     from kvtwin.experiments.limits.text import text_parts
+    from kvtwin.experiments.records.folder import check_free
+    from kvtwin.experiments.records.result_file import print_and_keep
 
+    if options.out:
+        check_free(options.out)
     facts = limit_of_options(options)
-    if options.json:
-        print(json.dumps(facts, indent=2, allow_nan=False))
-    else:
-        show(*text_parts(facts))
+    print_and_keep("limit", options, facts, text_parts(facts))
     return 1 if any("error" in server for server in facts["servers"]) else 0

@@ -1,4 +1,4 @@
-"""``kvtwin plot``: pictures of a run or a sweep."""
+"""``kvtwin plot``: pictures of what a command left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ OPTIONS = PlotOptions
 EPILOGUE = """\
 For a run: a timeline (cache, requests, preemptions), the distribution of latencies, and the sources of misses. For a
 sweep: hit rate and preemptions over each numeric option, and as a table over each pair of them. Also the misses of each
-point, and what its memory was used for while requests waited. Every picture is written as PNG and SVG.
+point, and what its memory was used for while requests waited. Results of `kvtwin curve`, `limit`, `isolation` and
+`validate` have pictures too, where --out kept them. Every picture is written as PNG and SVG, and names the command that
+made what it shows.
 
 examples:
   kvtwin plot first-run                       # from `kvtwin replay demo --out first-run`
@@ -23,11 +25,12 @@ def run(options: PlotOptions) -> int:
     from kvtwin.experiments.pictures.figure import save
     from kvtwin.experiments.pictures.of_folder import pictures_of
 
-    figures = pictures_of(options.folder, options.metrics)
+    figures, command = pictures_of(options.folder, options.metrics)
 
     folder = options.out or options.folder / "plots"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        print(f"drawn from: {command}")
         for name, figure in figures.items():
             for path in save(figure, folder, name):
                 print(path)

@@ -9,7 +9,8 @@ OPTIONS = ReportOptions
 
 EPILOGUE = """\
 For a run: the result in words, and its timeline, hit rate and latencies as figures to zoom into. If it was replayed
-with --events, also a film of the pool's blocks. For a sweep: a sortable table of its points, and figures.
+with --events, also a film of the pool's blocks. For a sweep: a sortable table of its points, and figures. For a
+validation, a curve, limits and isolation: what was printed, and its pictures.
 
 examples:
   kvtwin replay demo --num-gpu-blocks-override 1800 --max-model-len 8192 --events --out first-run

@@ -37,6 +37,7 @@ def run(options: SizeOptions) -> int:
         facts = log_facts(options)
         print(json.dumps(facts, indent=2, allow_nan=False)) if options.json else show(*log_parts(facts))
         return 0
+    options = options.as_for_a_replay()
     drafting = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
     inputs = resolve_inputs(options, drafting)
     lengths = request_lengths(options)

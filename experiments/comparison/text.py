@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvtwin.experiments.comparison.facts import Row
+from kvtwin.experiments.display.shares import figure_cell, figure_heading, is_share
 from kvtwin.experiments.display.tables import Part, table
 from kvtwin.experiments.display.values import cell_text
 
@@ -23,7 +24,7 @@ def text_parts(facts: dict[str, Any], show_all: bool) -> list[Part]:
         ]
         parts += _section(title, facts[key], show_all, ["", *runs], cells)
     figures = [_figure_cells(row) for row in facts["figures"] if show_all or not row["equal"]]
-    headings = ["", runs[0], *(heading for name in runs[1:] for heading in (name, "difference", "%"))]
+    headings = ["", runs[0], *(heading for name in runs[1:] for heading in (name, "difference", "(%)"))]
     parts += _section("figures", facts["figures"], show_all, headings, figures)
     parts += _verdict_lines(runs, facts["verdicts"], show_all)
     for name, compared in zip(runs[1:], facts["requests"], strict=True):
@@ -40,16 +41,21 @@ def _section(title: str, rows: list[Row], show_all: bool, headings: list[str], c
 
 
 def _figure_cells(row: Row) -> list[str]:
-    cells = [row["name"], _text(row["values"][0])]
+    key = row["name"]
+    cells = [figure_heading(key), _figure(key, row["values"][0])]
     for value, difference, relative in zip(
         row["values"][1:], row["differences"][1:], row["relative_differences"][1:], strict=True
     ):
         cells += [
-            _text(value),
-            "" if difference is None else ("+" if difference > 0 else "") + _text(difference),
+            _figure(key, value),
+            "" if difference is None else ("+" if difference > 0 else "") + _figure(key, difference),
             "" if relative is None else f"{100 * relative:+.1f}",
         ]
     return cells
+
+
+def _figure(key: str, value: Any) -> str:
+    return figure_cell(key, value) if is_share(key) else _text(value)
 
 
 def _verdict_lines(runs: list[str], verdicts: list[list[str]], show_all: bool) -> list[str]:

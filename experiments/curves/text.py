@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.experiments.display.shares import percent_text
 from kvtwin.experiments.display.tables import Part, table
 from kvtwin.workloads.workload import Workload
 
@@ -28,20 +29,19 @@ def text_parts(workload: Workload, facts: dict[str, Any]) -> list[Part]:
             continue
         possible = row["hit_rate"] / facts["ceiling_hit_rate"] if facts["ceiling_hit_rate"] else 0.0
         other = row["optimal_hit_rate" if is_exact else "hit_rate_standard_error"]
-        rates = (f"{100 * row['hit_rate']:.2f}", f"{100 * possible:.1f}", f"{100 * other:.2f}")
-        rows.append((name, f"{row['blocks']:,}", *rates))
-    headings = ("", "blocks", "hit rate %", "of possible %", "optimal %" if is_exact else "+- %")
+        rows.append((name, f"{row['blocks']:,}", *map(percent_text, (row["hit_rate"], possible, other))))
+    headings = ("", "blocks", "hit rate (%)", "of possible (%)", "optimal (%)" if is_exact else "+- (%)")
     return [
         *lines,
         "",
         table(headings, rows),
         *notes,
         "",
-        f"A cache that never evicts hits {100 * facts['ceiling_hit_rate']:.2f} %, with {facts['distinct_blocks']:,} "
-        f"blocks; {facts['blocks_for_90_percent_of_hits']:,} hit 90 % of that.",
+        f"A cache that never evicts hits {facts['ceiling_hit_rate']:.2%}, with {facts['distinct_blocks']:,} "
+        f"blocks; {facts['blocks_for_90_percent_of_hits']:,} hit 90% of that.",
         "optimal: clairvoyant eviction, which no policy beats."
         if is_exact
-        else f"Estimated from {100 * facts['sample']:g} % of the blocks; +- is one standard error.",
+        else f"Estimated from {100 * facts['sample']:g}% of the blocks; +- is one standard error.",
         "The curve takes requests one after another. A replay hits less where many run at once in a small cache,",
         "or where sessions wait for answers.",
     ]

@@ -11,6 +11,7 @@ from kvtwin.experiments.curves.facts import Mark, curve_facts
 from kvtwin.experiments.curves.simulated_points import simulated_points
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.curve import CurveOptions
+from kvtwin.experiments.options.reading import command_line
 from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
 from kvtwin.workloads.workload import Workload
 
@@ -18,7 +19,7 @@ from kvtwin.workloads.workload import Workload
 def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bool = False) -> dict[str, Any]:
     """The curve of ``workload`` as plain data. UserError: options that cannot be.
 
-    ``with_line`` adds points close enough for a picture, as ``--plot`` does.
+    ``with_line`` adds points close enough for a picture, as ``--plot`` and ``--out`` do.
     """
     marks, max_model_len = _marks(options)
     _check_picture(options)
@@ -29,7 +30,7 @@ def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bo
         list(options.at),
         marks,
         options.sample,
-        with_line=with_line or options.plot is not None,
+        with_line=with_line or options.plot is not None or options.out is not None,
     )
 
 
@@ -46,11 +47,12 @@ def draw_curve(options: CurveOptions, facts: dict[str, Any]) -> None:
     if not options.plot:
         return
     simulated = {str(folder): simulated_points(folder, facts) for folder in options.runs}
-    from kvtwin.experiments.pictures.curve import capacity_curve
+    from kvtwin.experiments.pictures.curve import CURVE, capacity_curve, curve_heading
     from kvtwin.experiments.pictures.figure import save_as
 
     try:
-        save_as(capacity_curve(facts, simulated), options.plot)
+        heading = curve_heading(facts, command_line("curve", options))
+        save_as(heading.on(capacity_curve(facts, simulated), CURVE), options.plot)
     except OSError as error:
         raise UserError(f"--plot {options.plot}: {error.strerror or error}") from None
 

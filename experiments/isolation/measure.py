@@ -36,7 +36,13 @@ def measure(spec: IsolationSpec) -> dict[str, Any]:
     with progress("isolation", "replays", num_replays) as bar:
         attack = list(_attack_rows(spec, bar))
         workload = _workload_rows(spec, trace, bar)
-    return {"attack": attack, "workload": workload, "verdicts": _verdicts(attack, workload)}
+    return {
+        "trace": spec.trace,
+        "model": _options(spec, spec.trace).model,
+        "attack": attack,
+        "workload": workload,
+        "verdicts": _verdicts(attack, workload),
+    }
 
 
 def _attack_rows(spec: IsolationSpec, bar: Any) -> Iterator[dict[str, Any]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.experiments.display.shares import percent_text
 from kvtwin.experiments.display.tables import Part, table
 
-_ATTACK = ("block", "background/s", "salts", "right (ms)", "wrong (ms)", "AUC", "accuracy", "hits lost")
-_WORKLOAD = ("tenants", "hit tokens", "hit rate", "hits lost", "mean TTFT (ms)")
+_ATTACK = ("block", "background/s", "salts", "right (ms)", "wrong (ms)", "AUC", "accuracy (%)", "hits lost")
+_WORKLOAD = ("tenants", "hit tokens", "hit rate (%)", "hits lost", "mean TTFT (ms)")
 
 
 def text_parts(measured: dict[str, Any]) -> list[Part]:
@@ -20,7 +21,7 @@ def text_parts(measured: dict[str, Any]) -> list[Part]:
             f"{row['right_median_ttft_ms']:.2f}",
             f"{row['wrong_median_ttft_ms']:.2f}",
             f"{row['auc']:.3f}",
-            f"{row['accuracy']:.3f}",
+            percent_text(row["accuracy"]),
             f"{row['lost_hit_tokens']:,}",
         )
         for row in measured["attack"]
@@ -29,7 +30,7 @@ def text_parts(measured: dict[str, Any]) -> list[Part]:
         (
             "no salts" if row["tenants"] is None else str(row["tenants"]),
             f"{row['hit_tokens']:,}",
-            f"{row['hit_rate']:.2%}",
+            percent_text(row["hit_rate"]),
             f"{row['lost_hit_tokens']:,}",
             f"{row['mean_ttft_ms']:.2f}",
         )

@@ -23,8 +23,6 @@ def limit_of_options(options: LimitOptions, workload: Workload | None = None) ->
 
     UserError: no server can be replayed, or the rate is not open.
     """
-    if options.out:
-        raise UserError("--out: the search does not save its replays; run `kvtwin replay` at the rate that you want")
     rate_option, base = _rate(options)
     if workload is None:
         sent = open_trace(options.trace, options)
@@ -43,6 +41,7 @@ def limit_of_options(options: LimitOptions, workload: Workload | None = None) ->
         raise UserError(failed[0])
     return {
         "trace": options.trace,
+        "model": options.model,
         "num_prompts": load.num_requests,
         "rate_option": rate_option.replace("_", "-"),
         "precision": options.precision,
@@ -85,7 +84,7 @@ def _criteria(options: LimitOptions) -> tuple[Criterion, ...]:
     """What must hold."""
     criteria = [Criterion("no preemption", "num_preemptions", 0)]
     if (within := options.hit_rate_within) is not None:
-        name = f"hit rate within {within:g} of possible"
+        name = f"hit rate within {100 * within:g} points of possible"
         criteria.append(Criterion(name, "prefix_cache_hit_rate", within, below="possible_hit_rate"))
     for level in options.goodput:
         for percent in options.metric_percentiles:
@@ -118,6 +117,7 @@ def _server_facts(search: Search) -> dict[str, Any]:
             ),
         }
         if len(criteria) == 1:
+            limit |= {"figure": criteria[0].key, "bound": criteria[0].bound, "below": criteria[0].below}
             for name, step in (("value_at_held", bracket.held), ("value_at_failed", bracket.failed)):
                 limit[name] = None if step is None else criteria[0].value(search.replays[step])
         limits.append(limit)

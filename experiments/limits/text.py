@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.experiments.display.shares import is_share
 from kvtwin.experiments.display.tables import Part, table
 
 _HEADINGS = ("memory", "blocks", "criterion", "holds at", "requests/s", "tokens/s", "(value)", "fails at", "(value)")
@@ -30,9 +31,9 @@ def text_parts(facts: dict[str, Any]) -> list[Part]:
                     _rate(limit["highest_held"], "nowhere"),
                     _value(limit["requests_per_s_at_held"]),
                     _value(limit["tokens_per_s_at_held"], "{:,.0f}"),
-                    _value(limit.get("value_at_held")),
-                    _rate(limit["lowest_failed"], f"above {facts['highest_rate']:g}"),
-                    _value(limit.get("value_at_failed")),
+                    _figure(limit, "value_at_held"),
+                    _rate(limit["lowest_failed"], f"> {facts['highest_rate']:g}"),
+                    _figure(limit, "value_at_failed"),
                 )
             )
             start = ("", "")
@@ -43,7 +44,7 @@ def text_parts(facts: dict[str, Any]) -> list[Part]:
         table(_HEADINGS, rows, left=(2,)),
         "",
         f"Bisection from {facts['lowest_rate']:g} to {facts['highest_rate']:g} in {num_replays} replays, to within "
-        f"{100 * facts['precision']:g} %: between the two rates of a row nothing was replayed.",
+        f"{100 * facts['precision']:g}%: between the two rates of a row nothing was replayed.",
         "requests/s arrive, and tokens/s of prompts and outputs are served, where it holds.",
         *(f"* memory {', '.join(memories)}: {reason}" for reason, memories in failed.items()),
         *notes,
@@ -66,6 +67,12 @@ def _notes(facts: dict[str, Any], memory: str, limit: dict[str, Any]) -> list[st
 
 def _rate(rate: float | None, absent: str) -> str:
     return absent if rate is None else f"{rate:.4g}"
+
+
+def _figure(limit: dict[str, Any], which: str) -> str:
+    """What the criterion looks at, where there is one; a column of several kinds has the unit in its cells."""
+    value = limit.get(which)
+    return f"{value:.2%}" if value is not None and is_share(limit["figure"]) else _value(value)
 
 
 def _value(value: float | None, form: str = "{:,.4g}") -> str:

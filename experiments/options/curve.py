@@ -8,13 +8,13 @@ from pathlib import Path
 from kvtwin.experiments.options.fields import option
 from kvtwin.experiments.options.kinds import File, Number, Several, Whole
 from kvtwin.experiments.options.limit import SHARE
-from kvtwin.experiments.options.output import JsonOption
+from kvtwin.experiments.options.output import ResultOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.trace import TraceOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveOptions(TraceOptions, SizingOptions, JsonOption):
+class CurveOptions(TraceOptions, SizingOptions, ResultOptions):
     """Curve."""
 
     at: tuple[int, ...] = option(

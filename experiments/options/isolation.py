@@ -7,11 +7,11 @@ from pathlib import Path
 
 from kvtwin.experiments.options.fields import argument
 from kvtwin.experiments.options.kinds import File
-from kvtwin.experiments.options.output import JsonOption
+from kvtwin.experiments.options.output import ResultOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class IsolationOptions(JsonOption):
+class IsolationOptions(ResultOptions):
     """Measurement."""
 
     spec: Path | None = argument(File("CONFIG.yaml"), "what to measure (default: the bundled configuration)", None)

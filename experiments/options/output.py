@@ -47,6 +47,13 @@ class JsonOption:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResultOptions(JsonOption):
+    """Output."""
+
+    out: Path | None = option(None, File("DIR"), "save the result in a new folder, for kvtwin plot and kvtwin report")
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputOptions(JsonOption):
     """Output (as in vllm bench serve)."""
 

@@ -24,10 +24,8 @@ class CompareOptions(JsonOption):
 class PlotOptions:
     """Pictures."""
 
-    folder: Path = argument(File("RUN|SWEEP"), "folder of a replay (--out) or of a sweep (--out)")
-    out: Path | None = option(
-        None, File("DIR"), "folder for the pictures (default: plots in the run's or sweep's folder)"
-    )
+    folder: Path = argument(File("FOLDER"), "what a command left in its --out: a run, a sweep, a curve, limits, ...")
+    out: Path | None = option(None, File("DIR"), "folder for the pictures (default: plots in FOLDER)")
     metrics: tuple[str, ...] = option(
         (), Several(Text("KEYS")), "for a sweep: summary keys to draw, such as mean_ttft_ms"
     )
@@ -37,8 +35,8 @@ class PlotOptions:
 class ReportOptions:
     """Page."""
 
-    folder: Path = argument(File("RUN|SWEEP"), "folder of a replay (--out) or of a sweep (--out)")
-    out: Path | None = option(None, File(), "file to write (default: report.html in the run's or sweep's folder)")
+    folder: Path = argument(File("FOLDER"), "what a command left in its --out: a run, a sweep, a curve, limits, ...")
+    out: Path | None = option(None, File(), "file to write (default: report.html in FOLDER)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from kvtwin.experiments.options.fields import fields_of, option
 from kvtwin.experiments.options.host_memory import HostMemoryOptions
 from kvtwin.experiments.options.kinds import File, Text
 from kvtwin.experiments.options.output import JsonOption
+from kvtwin.experiments.options.replay import DEFAULT_GPU, DEFAULT_MODEL
 from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
@@ -31,7 +32,15 @@ class SizeOptions(SizingOptions, SpeculationOptions, FormatOptions, JsonOption):
         for flag in (field.flag, *field.aliases)
     }
 
+    model: str | None = option(
+        None, Text("NAME"), f"as for a replay (default: {DEFAULT_MODEL}; with --log, what the log says)"
+    )
+    gpu: str | None = option(None, Text("NAME"), f"as for a replay (default: {DEFAULT_GPU}; with --log, what it says)")
     log: Path | None = option(
         None, File(), "start-up log of a vLLM server: show what is predicted for it beside what it logged"
     )
     trace: str | None = option(None, Text("TRACE"), "workload file: show how many requests of its lengths fit")
+
+    def as_for_a_replay(self) -> SizeOptions:
+        """With the model and the GPU that a replay has where none is named."""
+        return replace(self, model=self.model or DEFAULT_MODEL, gpu=self.gpu or DEFAULT_GPU)

@@ -7,9 +7,17 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure
+from kvtwin.experiments.pictures.figure import COLOURS, Heading, drawn_in_style, new_figure
+
+CURVE = "Hit rate over the size of the cache"
 
 _MARKERS = "osD^v"
+
+
+def curve_heading(facts: dict[str, Any], command: str = "") -> Heading:
+    """What stands on the picture."""
+    about = f"{Path(facts['trace']).name}: {facts['num_requests']:,} requests, blocks of {facts['block_size']} tokens"
+    return Heading(about, command)
 
 
 @drawn_in_style
@@ -60,8 +68,7 @@ def capacity_curve(facts: dict[str, Any], simulated: dict[str, list[tuple[int, f
         xlabel=f"cache (blocks of {facts['block_size']} tokens)",
         ylabel="hit rate (% of prompt tokens)",
     )
-    figure.suptitle(f"{Path(facts['trace']).name}: {facts['num_requests']:,} requests")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+    axis.legend(loc="lower right", fontsize=8, frameon=True, framealpha=0.9)
     return figure
 
 

@@ -31,5 +31,6 @@ def timelines(run: Run) -> Figure:
     axes[0][1].legend(loc="upper right", ncols=2)
     for axis in axes[-1]:
         axis.set(xlabel="simulated time (s)")
-    figure.suptitle(run.title)
+    if len(shown) < len(run.replicas):
+        figure.supylabel(f"the first {len(shown)} of {len(run.replicas)} replicas", fontsize=9)
     return figure

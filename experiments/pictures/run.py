@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure
+from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure, without_data
 from kvtwin.experiments.records.reader import Run
 from kvtwin.workloads.time_units import SECOND_NS
+
+_PERCENTILES = (50, 90, 99)
 
 _MOST_POINTS = 2_000
 """Points of a line: more cannot be told apart, and make files large."""
@@ -24,7 +26,7 @@ def timeline(run: Run) -> Figure:
     figure, axes = new_figure(3, 1, sharex=True)
     cache, requests, preemptions = axes[:, 0]
     band(cache, seconds, usage, COLOURS[0])
-    cache.set(ylabel="cache in use (%)", ylim=(0, 102), title=run.title)
+    cache.set(ylabel="cache in use (%)", ylim=(0, 102))
     band(requests, seconds, steps["running"], COLOURS[0], "running")
     band(requests, seconds, steps["waiting"], COLOURS[1], "waiting")
     requests.set(ylabel="requests", ylim=(0, None))
@@ -54,10 +56,18 @@ def latencies(run: Run) -> Figure:
         strict=True,
     ):
         values = np.sort(values)
-        axis.step(values, np.arange(1, len(values) + 1) / max(len(values), 1) * 100, where="post")
-        axis.set(xlabel=label, ylim=(0, 101), xlim=(0, None))
+        axis.set(xlabel=label, ylim=(0, 101))
+        if not len(values):
+            without_data(axis, "no request was served" if not served.any() else "no request had two tokens")
+            continue
+        axis.step(values, np.arange(1, len(values) + 1) / len(values) * 100, where="post")
+        axis.set(xlim=(0, None))
+        for percent in _PERCENTILES:
+            value = float(np.percentile(values, percent))
+            axis.plot(value, percent, "o", color=COLOURS[1], markersize=4)
+            at: dict[str, Any] = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 8}
+            axis.annotate(f"p{percent} {value:,.3g}", (value, percent), **at)
     axes[0][0].set(ylabel="requests (%)")
-    figure.suptitle(run.title)
     return figure
 
 

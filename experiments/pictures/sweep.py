@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.pictures.figure import drawn_in_style, new_figure
+from kvtwin.experiments.display.values import short_texts
+from kvtwin.experiments.pictures.figure import LINES, drawn_in_style, from_zero, new_figure, without_data
 
 Rows = list[dict[str, Any]]
 
@@ -35,18 +37,25 @@ def lines(rows: Rows, x: str, others: tuple[str, ...], metrics: tuple[Metric, ..
     groups: dict[tuple[Any, ...], Rows] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name) for name in others), []).append(row)
+    texts = [short_texts([values[index] for values in groups]) for index in range(len(others))]
+    labels = {
+        values: ", ".join(f"{name} {each[index]}" for name, each in zip(others, texts, strict=True))
+        for index, values in enumerate(groups)
+    }
     for axis, metric in zip(axes[0], metrics, strict=True):
-        for values, members in groups.items():
+        for (values, members), line in zip(groups.items(), cycle(LINES), strict=False):
             points = sorted((row[x], row[metric.key]) for row in members if row.get(metric.key) is not None)
-            label = ", ".join(f"{name} {value}" for name, value in zip(others, values, strict=True))
+            label = labels[values]
             if points:
-                axis.plot(*zip(*points, strict=True), marker="o", markersize=4, label=label)
+                axis.plot(*zip(*points, strict=True), marker="o", markersize=4, linestyle=line, label=label)
+        if not axis.lines:
+            without_data(axis, "not known for these replays")
         _spread(axis, [row[x] for row in rows])
         axis.set(xlabel=x, ylabel=metric.label)
-        axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
+        from_zero(axis)
         axis.yaxis.set_major_formatter(lambda value, _, scale=metric.scale: f"{value * scale:g}")
     if others:
-        axes[0][-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     return figure
 
 

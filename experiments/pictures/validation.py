@@ -14,6 +14,8 @@ from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.paired_latencies import Pairs, paired_latencies
 from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
 
+VALIDATION = "Measured and predicted: requests, steps, and the server over time"
+
 _TIMELINES = {"running": "running requests", "waiting": "waiting requests", "free_blocks": "free blocks"}
 _SCATTERED = {"ttft": "time to first token (s)", "e2el": "end to end (s)"}
 
@@ -33,7 +35,6 @@ def validation(measured: Run, predicted: Run, step_times: Pairs) -> Figure:
         axis.lines[-1].set_linewidth(0.75)  # so that one can be seen behind the other
         axis.set(ylabel=label, xlabel="virtual time (s)", ylim=(0, None))
     axes[1][0].legend(loc="upper right")
-    figure.suptitle(measured.title)
     return figure
 
 

@@ -21,7 +21,7 @@ def page(template: str, figures: Mapping[str, Figure | None], block_map: dict[st
     from plotly.offline import get_plotlyjs
 
     drawn = {name: figure.to_plotly_json() for name, figure in figures.items() if figure}
-    own = {"style": _text("report.css"), "script": _text("report.js"), "plotly": get_plotlyjs()}
+    own = {"style": _text("report.css"), "script": _text("report.js"), "plotly": get_plotlyjs() if drawn else ""}
     return _templates().get_template(template).render(figures=drawn, block_map=block_map, **own, **content)
 
 

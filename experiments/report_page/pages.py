@@ -9,25 +9,57 @@ from typing import Any
 
 import yaml
 
+from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.display.tables import as_text
 from kvtwin.experiments.display.values import cell_text, is_number
 from kvtwin.experiments.options.reading import command_line
+from kvtwin.experiments.records import result_file
 from kvtwin.experiments.records.event_file import has_events
 from kvtwin.experiments.records.options import options_of_run
 from kvtwin.experiments.records.reader import Run, written_by_this_version
+from kvtwin.experiments.records.result_file import read_result
 from kvtwin.experiments.report_page import run_figures, sweep_figures
 from kvtwin.experiments.report_page.block_map import block_map
 from kvtwin.experiments.report_page.page import page
 from kvtwin.experiments.report_page.words import sentences, tiles
 from kvtwin.experiments.runs.replica_text import replica_parts
 from kvtwin.experiments.runs.text import bench_lines, cache_lines
-from kvtwin.experiments.sweeps.folder import read_sweep, read_sweep_points
+from kvtwin.experiments.runs.validation_folder import is_validation, read_validation
+from kvtwin.experiments.sweeps.folder import read_sweep, read_sweep_plan
 
 
 def page_of(folder: Path) -> str:
-    """The HTML page about what ``folder`` holds. UserError: neither a run nor a sweep, or of another version."""
+    """The HTML page about what ``folder`` holds. UserError: no command left it, or another version did."""
     with written_by_this_version(folder):
-        return _of_sweep(folder) if (folder / "sweep.yaml").is_file() else _of_run(Run(folder))
+        if (folder / "sweep.yaml").is_file():
+            return _of_sweep(folder)
+        if (folder / result_file.NAME).is_file():
+            result = read_result(folder)
+            return _of_pictures(folder, f"kvtwin {result.command}", result.text, result.kvtwin_version)
+        if is_validation(folder):
+            text, measured, _, _ = read_validation(folder)
+            version = measured.configuration["kvtwin_version"]
+            return _of_pictures(folder, f"Validation: {measured.title}", text, version)
+        return _of_run(Run(folder))
+
+
+def _of_pictures(folder: Path, title: str, text: str, version: str) -> str:
+    """A page with what a command printed, and the pictures of it."""
+    from kvtwin.experiments.pictures.figure import picture
+    from kvtwin.experiments.pictures.of_folder import pictures_of
+
+    figures, command = pictures_of(folder)
+    drawn = [picture(figure, "svg").decode("utf-8") for figure in figures.values()]
+    return page(
+        "result.html.j2",
+        figures={},
+        block_map=None,
+        title=title,
+        text=text,
+        pictures=[svg[svg.index("<svg") :] for svg in drawn],
+        command=command,
+        version=f"kvtwin {version}, which models vLLM {VLLM_VERSION}.",
+    )
 
 
 def _of_run(run: Run) -> str:
@@ -67,7 +99,7 @@ _COLUMNS = {
 
 def _of_sweep(folder: Path) -> str:
     axes, rows = read_sweep(folder)
-    description, points = read_sweep_points(folder)
+    plan = read_sweep_plan(folder)
     done = [row for row in rows if row.get("error") is None]
     varied = [name for name in axes if len({str(row.get(name)) for row in done}) > 1]
     numbers = [name for name in varied if all(is_number(row.get(name)) for row in done)]
@@ -89,12 +121,12 @@ def _of_sweep(folder: Path) -> str:
         figures=figures,
         block_map=None,
         title=f"Sweep over {', '.join(axes)}" if axes else "Sweep",
-        description=description,
+        description=plan.description,
         failures=[f"Point {row['point']} failed: {row['error']}" for row in rows if row.get("error") is not None],
         columns=[*axes, *_COLUMNS.values()],
         rows=[[(_text(row.get(name)), row.get(name)) for name in (*axes, *_COLUMNS)] for row in rows],
         sections=sections,
-        commands=[shlex.join(["kvtwin", "replay", *point]) for point in points],
+        commands=[shlex.join(["kvtwin", "replay", *point]) for point in plan.arguments],
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from kvtwin.engine.host_memory.host_pool import HostPool
 from kvtwin.engine.sizing.memory_budget import GIB
+from kvtwin.experiments.display.shares import percent_text
 from kvtwin.experiments.runs.latencies import as_array
 from kvtwin.experiments.setup.host_memory import block_bytes_of_all_gpus
 from kvtwin.experiments.setup.sizing import SizingResult
@@ -59,7 +60,7 @@ def host_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
         hits, queries = summary["external_prefix_cache_hits"], summary["external_prefix_cache_queries"]
         rows += [
             ("Offload tier, hit / queried tokens:", f"{hits} / {queries}"),
-            ("  hit rate, tokens (%):", f"{100 * summary['external_prefix_cache_hit_rate']:.2f}"),
+            ("  hit rate, tokens (%):", percent_text(summary["external_prefix_cache_hit_rate"])),
             ("Offloaded / loaded (blocks):", f"{summary['offloaded_blocks']} / {summary['loaded_blocks']}"),
             ("Offloaded / loaded (GiB):", _gib(summary["offloaded_bytes"], summary["loaded_bytes"])),
         ]

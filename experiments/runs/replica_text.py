@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.experiments.display.shares import figure_cell, percent_text
 from kvtwin.experiments.display.tables import Part, table
 from kvtwin.experiments.display.values import cell_text
-from kvtwin.experiments.runs.text import percent_text, row, title
+from kvtwin.experiments.runs.text import row, title
 
 _COLUMNS = {
     "requests": "num_prompts",
@@ -18,7 +19,6 @@ _COLUMNS = {
     "busy (s)": "device_busy_s",
     "mean TTFT (ms)": "mean_ttft_ms",
 }
-_SHARES = ("prefix_cache_hit_rate", "kv_cache_usage_mean")
 
 
 def replica_parts(summary: dict[str, Any]) -> list[Part]:
@@ -29,7 +29,7 @@ def replica_parts(summary: dict[str, Any]) -> list[Part]:
     misrouted = summary["misrouted_tokens"]
     share = f" ({misrouted / queries:.2%} of all)" if queries else ""
     rows = [
-        [str(number), *(_cell(name, replica[name]) for name in _COLUMNS.values())]
+        [str(number), *(figure_cell(name, replica[name]) for name in _COLUMNS.values())]
         for number, replica in enumerate(summary["replicas"])
     ]
     imbalance = (summary["load_imbalance"], summary["token_imbalance"], summary["token_imbalance_overall"])
@@ -43,7 +43,3 @@ def replica_parts(summary: dict[str, Any]) -> list[Part]:
         row("Hit rate of one cache of this size (%):", percent_text(summary["one_cache_hit_rate"])),
         "=" * 50,
     ]
-
-
-def _cell(name: str, value: Any) -> str:
-    return percent_text(value) if name in _SHARES else cell_text(value)

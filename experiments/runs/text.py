@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvtwin.engine.vllm_version import VLLM_VERSION
+from kvtwin.experiments.display.shares import percent_text
 from kvtwin.experiments.misses.text import miss_rows
 from kvtwin.experiments.options.output import OutputOptions
 from kvtwin.experiments.runs.block_metrics import block_metric_rows
@@ -179,11 +180,6 @@ def title(text: str, fill: str) -> str:
 def row(label: str, value: object) -> str:
     """A figure and what it is."""
     return f"{label:<40} {value!s:<10}".rstrip()
-
-
-def percent_text(share: float | None) -> str:
-    """A share of 1 as a percentage; None is not known."""
-    return "unknown" if share is None else f"{100 * share:.2f}"
 
 
 def _with_share(part: int, whole: int) -> str:

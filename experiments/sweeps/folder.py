@@ -11,7 +11,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -42,7 +42,7 @@ class SweepFolder:
                 raise UserError(f"--out {self.path}: already exists; name a new folder, or go on with --resume")
             if not plan.is_file():
                 raise UserError(f"--out {self.path}: no sweep to resume: {plan.name} is missing")
-            if read_yaml(plan) != content:
+            if not _is_same(read_yaml(plan), content):
                 raise UserError(f"--out {self.path}: holds another sweep: {plan} does not have these points")
             (self.path / "points").mkdir(exist_ok=True)
         except OSError as error:
@@ -98,10 +98,21 @@ def read_sweep(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     return axes, rows
 
 
-def read_sweep_points(path: Path) -> tuple[str, list[list[str]]]:
-    """What a sweep is about, and the arguments of each point's replay. UserError: the folder is none."""
+class SweepPlan(NamedTuple):
+    """What a sweep was to do."""
+
+    description: str
+    command: str
+    """What runs it."""
+    arguments: list[list[str]]
+    """Of each point's replay."""
+
+
+def read_sweep_plan(path: Path) -> SweepPlan:
+    """What a sweep was to do. UserError: the folder is none."""
     plan = _read_plan(path)
-    return plan.get("description") or "", [point["arguments"] for point in plan["points"]]
+    arguments = [point["arguments"] for point in plan["points"]]
+    return SweepPlan(plan.get("description") or "", plan.get("command") or "kvtwin sweep", arguments)
 
 
 def _read_plan(path: Path) -> dict[str, Any]:
@@ -113,9 +124,15 @@ def _read_plan(path: Path) -> dict[str, Any]:
 
 def _plan(spec: SweepSpec) -> dict[str, Any]:
     return {
+        "command": spec.command,
         "description": spec.description,
         "points": [{"varied": dict(point.varied), "arguments": point.arguments} for point in spec.points],
     }
+
+
+def _is_same(plan: Any, other: dict[str, Any]) -> bool:
+    """Whether two plans are of one sweep, whatever it is called."""
+    return isinstance(plan, dict) and plan | {"command": None} == other | {"command": None}
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -18,6 +18,7 @@ columns: [prefix_cache_hit_rate, num_preemptions]      # keys of the summary to 
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,8 @@ class SweepSpec:
     description: str
     points: tuple[SweepPoint, ...]
     columns: tuple[str, ...]
+    command: str
+    """What runs it."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -82,10 +85,11 @@ class SweepSpec:
 
 def read_sweep_spec(path: Path, trace: str | None = None) -> SweepSpec:
     """Read a specification; ``trace`` replaces the trace that it names. UserError: file, key, what was expected."""
-    return sweep_spec(str(path), read_yaml(path), trace)
+    command = shlex.join(["kvtwin", "sweep", str(path), *([trace] if trace else [])])
+    return sweep_spec(str(path), read_yaml(path), trace, command)
 
 
-def sweep_spec(source: str, content: Any, trace: str | None = None) -> SweepSpec:
+def sweep_spec(source: str, content: Any, trace: str | None = None, command: str = "kvtwin.sweep(...)") -> SweepSpec:
     """The specification with this content. UserError: ``source``, key, what was expected."""
     data = check_mapping(source, content, _KEYS)
     common = named_options(source, "options", data.get("options") or {})
@@ -105,7 +109,7 @@ def sweep_spec(source: str, content: Any, trace: str | None = None) -> SweepSpec
         if point_trace is None:
             raise UserError(f"{source}: trace: expected a workload file, here or on the command line")
         points.append(_point(source, len(points), varied, common | varied | {"trace": str(point_trace)}))
-    return SweepSpec(str(data.get("description") or ""), tuple(points), _columns(source, data.get("columns")))
+    return SweepSpec(str(data.get("description") or ""), tuple(points), _columns(source, data.get("columns")), command)
 
 
 def _point(source: str, index: int, varied: Options, options: Options) -> SweepPoint:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from kvtwin.engine.vllm_version import VLLM_VERSION
+from kvtwin.experiments.display.tables import as_text
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.ending import Ended, ended_by
 from kvtwin.experiments.options.validate import ValidateOptions
 from kvtwin.experiments.records.folder import write_run_folder
 from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.runs import validation_folder
 from kvtwin.experiments.runs.paired_latencies import Pairs
 from kvtwin.experiments.setup.device import device_errors
 from kvtwin.experiments.setup.step_time import step_time_title
@@ -23,6 +25,7 @@ from kvtwin.experiments.validation.facts import validation_facts
 from kvtwin.experiments.validation.predictor import Predictor, make_predictor
 from kvtwin.experiments.validation.runs import measure, predict, step_times
 from kvtwin.experiments.validation.settings import Setting, resolve
+from kvtwin.experiments.validation.text import text_parts
 from kvtwin.gpu.errors import DeviceError
 
 _SPEC_KEYS = ("trace", "options")
@@ -41,12 +44,15 @@ class Validation:
     def files(self) -> dict[str, bytes]:
         """What ``--out`` keeps beside both runs."""
         from kvtwin.experiments.pictures.figure import picture
-        from kvtwin.experiments.pictures.validation import validation
+        from kvtwin.experiments.pictures.of_run import heading_of
+        from kvtwin.experiments.pictures.validation import VALIDATION, validation
 
-        text = json.dumps(self.facts, indent=2, allow_nan=False) + "\n"
+        drawn = heading_of(self.runs[0]).on(validation(*self.runs, self.times), VALIDATION)
         return {
-            "comparison.json": text.encode(),
-            "validate.png": picture(validation(*self.runs, self.times), "png"),
+            validation_folder.FACTS: (json.dumps(self.facts, indent=2, allow_nan=False) + "\n").encode(),
+            validation_folder.TEXT: (as_text(*self.facts["heading"], "", *text_parts(self.facts)) + "\n").encode(),
+            validation_folder.STEP_TIMES: validation_folder.step_times_bytes(self.times),
+            "validate.png": picture(drawn, "png"),
         }
 
 

@@ -340,3 +340,27 @@ def test_defaults_are_the_commands(mooncake):
     asked = kv.replay(mooncake(), **SERVER).configuration["options"]
     assert asked["seed"] == LoadOptions().seed
     assert asked["gpu"] == "h200"
+
+
+# ---------------------------------------------------------------- results that cannot be kept
+
+
+@pytest.mark.parametrize("what", ["replay", "sweep"])
+def test_a_result_is_returned_where_out_cannot_be_written(monkeypatch, tmp_path, what):
+    """A disk that is full in the end: the folder can be made before, and not be filled after."""
+
+    def full(*_):
+        raise kv.UserError("--out: No space left on device")
+
+    server = {"gpu": "rtx-4090", "max_model_len": 4096, "num_prompts": 5, "out": tmp_path / "out"}
+    if what == "replay":
+        monkeypatch.setattr("kvtwin.experiments.runs.kept.write_run_folder", full)
+        with pytest.warns(RuntimeWarning, match="No space left on device; the result is returned") as caught:
+            assert kv.replay("demo", **server).summary["completed"] == 5
+    else:
+        monkeypatch.setattr("kvtwin.experiments.sweeps.folder.SweepFolder.keep", full)
+        with pytest.warns(RuntimeWarning, match="No space left on device.*; the result is returned") as caught:
+            assert kv.sweep("demo", {"block_size": [16]}, workers=1, **server)["completed"].tolist() == [5]
+    assert [each.filename for each in caught] == [__file__]
+    with pytest.raises(kv.UserError, match="--out"):
+        kv.replay("demo", **server | {"out": tmp_path / "nowhere" / "out"})

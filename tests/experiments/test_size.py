@@ -218,7 +218,6 @@ def test_a_trace_is_read_with_the_settings_of_replay(capsys, write):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "--gpu is needed"),
         (["--gpu", "H100", "--gpu-memory-utilization", "92"], "--gpu-memory-utilization"),
         (["--gpu", "H100", "--block-size", "0"], "--block-size: expected a whole number from 1"),
         (["--gpu", "H100", "--max-model-len", "200000"], "more than the model's 131072"),
@@ -242,9 +241,13 @@ def test_bad_options_are_one_line(options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_is_needed():
-    with pytest.raises(UserError, match="--model is needed"):
-        resolve_sizing(SizingOptions())
+def test_without_a_log_defaults_are_those_of_a_replay(kvtwin, mooncake):
+    planned = json.loads(kvtwin("size", "--json").out)
+    replayed = json.loads(kvtwin("replay", mooncake(2), "--json").out)
+    assert planned["num_blocks"] == replayed["num_gpu_blocks"]
+    for some, message in (({}, "--model is needed"), ({"model": "Llama-3.1-8B"}, "--gpu is needed")):
+        with pytest.raises(UserError, match=message):  # of a curve, which marks a server only if one is named
+            resolve_sizing(SizingOptions(**some))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from kvtwin.experiments.display.shares import figure_cell, figure_heading, is_share
 from kvtwin.experiments.display.tables import as_text, facts_table, table
+from kvtwin.experiments.display.values import short_texts
 
 ROWS = [("a/b [red]", "1,000", "words " * 40), ("表", "2", "few")]
 PROGRAM = """
@@ -41,7 +43,7 @@ def test_a_terminal_wraps_words_and_leaves_numbers_whole(columns):
     assert "1,000,000" in shown
     lines = [line for line in shown.splitlines() if "\x1b" not in line]
     assert ("some more words" in shown) == (columns == 80)
-    assert len(lines) == (3 if columns == 80 else 5)
+    assert len(lines) == (3 if columns == 80 else 7)
 
 
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
@@ -63,3 +65,43 @@ def on_terminal(columns, **environment):
         pass
     os.close(ours)
     return b"".join(chunks).decode().replace("\r", "")
+
+
+def test_a_wide_table_is_narrowed_by_its_headings_and_then_goes_on_below():
+    wide = table(("option", "a_long_name_of_1", "a_long_name_of_2", "3"), [("x", "1", "22", "333")])
+    assert [part.headings for part in wide.in_parts(33)] == [wide.headings]
+    drawn = wide.drawn(33)
+    assert [str(column.header) for column in drawn.columns] == [
+        "\noption",
+        "a_long_\nname_of_1",
+        "a_long_\nname_of_2",
+        "\n3",
+    ]
+    assert [part.headings for part in wide.in_parts(14)] == [
+        ("option", "a_long_name_of_1"),
+        ("option", "a_long_name_of_2"),
+        ("option", "3"),
+    ]
+    for width in range(5, 60):
+        for part in wide.in_parts(width):
+            assert sum(column.min_width or 6 for column in part.drawn(width).columns) <= max(width, part.least_width)
+
+
+def test_of_json_objects_only_what_differs_is_shown():
+    first, second = '{"method": "ngram", "k": 2, "deep": {"a": 1}}', '{"method": "ngram", "k": 3, "deep": {"a": 1}}'
+    assert short_texts([first, None, second]) == ["k 2", "-", "k 3"]
+    assert short_texts([first, '{"method": "ngram"}']) == ["k 2, deep {'a': 1}", ""]
+    assert short_texts([first, first]) == ["method ngram, k 2, deep {'a': 1}"] * 2
+    assert short_texts([16, True, None, "{no", first]) == ["16", "on", "-", "{no", first]
+
+
+def test_shares_are_percentages_in_tables_and_all_shares_are_known(summary_of, mooncake):
+    assert figure_heading("prefix_cache_hit_rate") == "prefix_cache_hit_rate (%)"
+    assert figure_cell("prefix_cache_hit_rate", 0.5) == "50.00"
+    assert figure_cell("prefix_cache_hit_rate", None) == "-"
+    assert (figure_heading("num_preemptions"), figure_cell("num_preemptions", 1000)) == ("num_preemptions", "1,000")
+    summary = summary_of(mooncake(), "--kv-offloading-size", "1", "--data-parallel-size", "2")
+    rates = {key for key in summary if key.endswith(("rate", "share", "survival", "usage_mean", "usage_peak"))}
+    assert {key for key in rates if not is_share(key)} == {"request_rate"}
+    assert len(rates) > 8
+    assert all(value is None or 0 <= value <= 1 for key, value in summary.items() if is_share(key))

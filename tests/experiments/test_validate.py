@@ -96,7 +96,9 @@ def test_both_runs_are_kept(kvtwin, crowd, tmp_path):
     out = tmp_path / "out"
     outcome = kvtwin("validate", crowd(), *FAST, "--out", out)
     assert outcome.code == 0, outcome
-    assert sorted(path.name for path in out.iterdir()) == ["comparison.json", "measured", "predicted", "validate.png"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("comparison.json", "comparison.txt", "measured", "predicted", "step_times.parquet", "validate.png")
+    ]
     assert (out / "validate.png").read_bytes().startswith(b"\x89PNG")
     measured, predicted = Run(out / "measured"), Run(out / "predicted")
     assert list(measured.requests["request_id"]) != []
@@ -110,6 +112,8 @@ def test_both_runs_are_kept(kvtwin, crowd, tmp_path):
     assert len(decided) == len(executed) == measured.summary["steps"]
     for command in (
         ("compare", out / "measured", out / "predicted"),
+        ("plot", out),
+        ("report", out),
         ("plot", out / "measured"),
         ("report", out / "measured"),
     ):
