@@ -11,7 +11,6 @@ import yaml
 
 from kvtwin.experiments.errors import UserError
 
-
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's, which is ten times as fast, where PyYAML was built with it."""
 

@@ -100,9 +100,13 @@ def with_default(options: type, name: str, default: Any) -> Any:
     return dataclasses.field(default=default, metadata=field.metadata)
 
 
-@cache
 def fields_of(options: type) -> tuple[OptionField, ...]:
     """The options of a dataclass: its own first, then those of each subject in the order of its bases."""
+    return _fields_of(options)
+
+
+@cache
+def _fields_of(options: type) -> tuple[OptionField, ...]:
     found = []
     for field in dataclasses.fields(options):
         meaning: _Meaning = field.metadata[_KEY]

@@ -33,6 +33,10 @@ def replica_parts(summary: dict[str, Any]) -> list[Part]:
         for number, replica in enumerate(summary["replicas"])
     ]
     imbalance = (summary["load_imbalance"], summary["token_imbalance"], summary["token_imbalance_overall"])
+    passes = []
+    if "forward_passes" in summary:
+        words = f"{summary['forward_passes']} / {summary['idle_rank_passes']}"
+        passes = [row("Passes together / ranks without requests:", words)]
     return [
         title(f" {len(rows)} Replicas ", "-"),
         table(("replica", *_COLUMNS), rows),
@@ -41,5 +45,6 @@ def replica_parts(summary: dict[str, Any]) -> list[Part]:
         row("Cached elsewhere when sent (tokens):", summary["overlap_regret_tokens"]),
         row("Computed though cached elsewhere:", f"{misrouted}{share}"),
         row("Hit rate of one cache of this size (%):", percent_text(summary["one_cache_hit_rate"])),
+        *passes,
         "=" * 50,
     ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kvtwin.engine.sizing.cache_plan import CachePlan, check_state_blocks, plan_cache
 from kvtwin.engine.sizing.drafter import Drafter
 from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError
 from kvtwin.engine.sizing.hf_quantization import same_method
-from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, KV_CACHE_DTYPES
 from kvtwin.engine.sizing.memory_budget import (
     GivenBytes,
     MemoryBudget,
@@ -18,14 +17,15 @@ from kvtwin.engine.sizing.memory_budget import (
     memory_budget,
 )
 from kvtwin.engine.sizing.model_cache import cache_layers
-from kvtwin.engine.sizing.model_shape import ModelShape, WeightFormat
-from kvtwin.engine.sizing.sparse_latent import cache_format
+from kvtwin.engine.sizing.model_shape import ModelShape
 from kvtwin.engine.sizing.state_checkpoints import with_checkpoints
 from kvtwin.experiments.catalogue.gpus import load_gpu
 from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.setup.drafter import drafter_of
+from kvtwin.experiments.setup.dtypes import kv_cache_dtype as resolved_kv_cache_dtype
+from kvtwin.experiments.setup.dtypes import with_dtype, with_state_dtypes
 from kvtwin.experiments.setup.speculation import Drafting
 from kvtwin.sim.gpu_spec import GpuSpec
 
@@ -94,8 +94,8 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
         raise UserError("--max-model-len: expected at least 1, or -1 for the longest that fits, got 0")
     if options.enforce_eager and options.cuda_graph_bytes:
         raise UserError("--cuda-graph-bytes: there are no CUDA graphs with --enforce-eager")
-    shape = _with_dtype(load_model(options.model), options.dtype)
-    shape = _with_state_dtypes(shape, options.mamba_cache_dtype, options.mamba_ssm_cache_dtype)
+    shape = with_dtype(load_model(options.model), options.dtype)
+    shape = with_state_dtypes(shape, options.mamba_cache_dtype, options.mamba_ssm_cache_dtype)
     gpu = load_gpu(options.gpu) if options.gpu else None
     caches_prefixes = options.enable_prefix_caching
     if caches_prefixes is None:
@@ -111,7 +111,7 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
     _check_quantization(shape, options.quantization)
     if options.enable_expert_parallel and not shape.has_experts:
         raise UserError(f"--enable-expert-parallel: {shape.name} has no experts")
-    kv_cache_dtype = _kv_cache_dtype(shape, options.kv_cache_dtype, gpu, notes)
+    kv_cache_dtype = resolved_kv_cache_dtype(shape, options.kv_cache_dtype, gpu, notes)
     if options.block_size % 16:
         notes.append(f"block size {options.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
     if any(layer.spec.is_latent for layer in shape.layers) and options.block_size % 64:
@@ -205,48 +205,6 @@ def _check_quantization(shape: ModelShape, quantization: str | None) -> None:
 
 def _ranks_sharing_experts(options: SizingOptions, shape: ModelShape) -> int:
     return options.data_parallel_size if shape.has_experts else 1
-
-
-def _kv_cache_dtype(shape: ModelShape, dtype: str, gpu: GpuSpec | None, notes: list[str]) -> str:
-    """The format of the cache: of the GPU's kernels, for the dtype given or, with "auto", stated by the checkpoint."""
-    asked = _asked_kv_cache_dtype(shape, dtype, notes)
-    kept = cache_format(shape, asked, gpu.compute_capability if gpu else 0.0)
-    if kept != asked:
-        notes.append(f"vLLM keeps the sparse attention's cache as {kept} on this GPU")
-    return kept
-
-
-def _asked_kv_cache_dtype(shape: ModelShape, dtype: str, notes: list[str]) -> str:
-    if dtype != "auto" or shape.kv_cache_dtype is None:
-        return dtype
-    if shape.kv_cache_dtype not in KV_CACHE_DTYPES:
-        raise UserError(
-            f"{shape.name}: the checkpoint asks for a KV cache in {shape.kv_cache_dtype}, which is not modelled; "
-            "choose another by --kv-cache-dtype"
-        )
-    notes.append(f"the checkpoint asks for a KV cache in {shape.kv_cache_dtype} (--kv-cache-dtype changes it)")
-    return shape.kv_cache_dtype
-
-
-def _with_dtype(shape: ModelShape, dtype: str) -> ModelShape:
-    if dtype == "auto":
-        return shape
-    name = {"half": "float16", "float": "float32"}.get(dtype, dtype)
-    size = float(DTYPE_BYTES[name])
-    fmt = shape.weight_format if shape.quantization else WeightFormat(name, size, size, size)
-    return replace(shape, dtype=name, weight_format=fmt)
-
-
-def _with_state_dtypes(shape: ModelShape, conv_dtype: str, ssm_dtype: str) -> ModelShape:
-    changes = {"conv_dtype": conv_dtype, "ssm_dtype": ssm_dtype}
-    changes = {name: dtype for name, dtype in changes.items() if dtype != "auto"}
-    if not changes:
-        return shape
-    if not any(layer.spec.kind == "mamba" for layer in shape.layers):
-        flag = "--mamba-cache-dtype" if "conv_dtype" in changes else "--mamba-ssm-cache-dtype"
-        raise UserError(f"{flag}: {shape.name} has no state-space layers")
-    layers = [replace(layer, spec=replace(layer.spec, **changes)) for layer in shape.layers]
-    return replace(shape, layers=tuple(layers))
 
 
 def _batch_limits(options: SizingOptions, gpu: GpuSpec | None, notes: list[str]) -> tuple[int, int]:

@@ -240,6 +240,18 @@ def test_reserving_the_maximum_length_wastes_82_percent_of_a_1500_token_request(
     assert 1 - used / (2.5 * GIB) == pytest.approx(0.82, abs=0.005)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_ranks_of_data_parallelism_share_the_experts(whole):
+    """Of 128 experts a GPU of three has a third of each, or 43 whole ones."""
+    shape = load_model("Qwen3-30B-A3B")
+    expert_bytes = 48 * 3 * 2048 * 768 * 2
+    num_experts = 43 if whole else 128 / 3
+    shared = shape.weight_bytes(data_parallel_size=3, enable_expert_parallel=whole)
+    assert shape.weight_bytes() - shared == round((128 - num_experts) * expert_bytes)
+    two_by_two = shape.weight_bytes(2, data_parallel_size=2, enable_expert_parallel=whole)
+    assert shape.weight_bytes(2) - two_by_two == 32 * expert_bytes
+
+
 def test_experts_of_four_bits_are_padded_to_whole_tiles():
     """65.97 GiB: a start-up log of gpt-oss-120b (Marlin kernels); the checkpoint has 60.7."""
     assert load_model("gpt-oss-120b").weight_bytes() / GIB == pytest.approx(65.97, abs=0.2)

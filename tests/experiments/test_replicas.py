@@ -6,6 +6,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+import kvtwin as kv
 from kvtwin.experiments.options.reading import command_words, read_options
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.sim.cluster.router_names import ROUTER_NAMES
@@ -161,7 +162,11 @@ def test_unequal_replicas(kvtwin, tmp_path):
             ["-dp", "2", "--router", "prefix-aware", "--router-characters-per-token", "3"],
             "--router prefix-aware: a block of 128 characters is no whole number of tokens of 3",
         ),
-        (["-dp", "2", "--model", "Qwen3-30B-A3B"], "ranks of Qwen/Qwen3-30B-A3B step together"),
+        (["-dp", "2", "--enable-expert-parallel"], "--enable-expert-parallel: meta-llama/Llama-3.1-8B has no experts"),
+        (
+            ["-dp", "2", "--model", "Qwen3-30B-A3B", "--replicas", "none.yaml"],
+            "--replicas: ranks of Qwen3-30B-A3B share their experts, so they are equal; not a file",
+        ),
         (["--data-parallel-rank", "1"], "--data-parallel-rank: all replicas are simulated together"),
     ],
 )
@@ -244,3 +249,25 @@ def test_a_sweep_over_routers(kvtwin, tmp_path):
     assert list(table.load_imbalance.isna()) == [True, False, True, False]
     assert table[table["data-parallel-size"] == 1].prefix_cache_hit_rate.nunique() == 1
     assert (tmp_path / "sweep" / "points").is_dir()
+
+
+# ---------------------------------------------------------------- a mixture of experts
+
+
+EXPERTS = {"model": "Qwen3-30B-A3B", "max_model_len": 4096, "data_parallel_size": 2, "num_prompts": 8}
+
+
+def test_ranks_of_a_mixture_of_experts_step_together():
+    ranks = kv.replay("demo", enable_expert_parallel=True, progress=False, **EXPERTS)
+    servers = kv.replay("demo", router="round-robin", progress=False, **EXPERTS)
+    idle = ranks.summary["idle_rank_passes"]
+    assert idle > 0
+    assert 2 * ranks.summary["forward_passes"] == (ranks.steps["tokens"] > 0).sum() + idle
+    assert "forward_passes" not in servers.summary
+    assert ranks.summary["num_gpu_blocks"] > servers.summary["num_gpu_blocks"]  # experts are shared
+
+
+def test_the_text_counts_their_passes(kvtwin):
+    words = [word for name, value in EXPERTS.items() for word in (f"--{name.replace('_', '-')}", value)]
+    text = kvtwin("replay", "demo", *words).out
+    assert any(line.startswith("Passes together / ranks without requests:") for line in text.splitlines())
