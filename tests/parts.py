@@ -12,7 +12,7 @@ from hypothesis import settings
 ALL_EXAMPLES = 100
 """What Hypothesis makes for a test that asks for no number of its own, in the profile ``full``."""
 
-QUICK_SHARE = 0.15
+QUICK_SHARE = 0.08
 """Of the examples, those that the quick part makes."""
 
 

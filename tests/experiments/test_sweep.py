@@ -95,6 +95,7 @@ def test_a_dry_run_prints_commands_that_can_be_run(kvtwin, mooncake, spec):
     assert kvtwin(*commands[3].split()[1:]).code == 0
 
 
+@pytest.mark.slow
 def test_one_worker_and_many_leave_the_same_bytes(kvtwin, mooncake, spec, tmp_path):
     path = spec(mooncake(), axes=GRID)
     for workers in (1, 3):
@@ -160,6 +161,7 @@ def test_what_is_misspelt_is_found_before_anything_runs(kvtwin, mooncake, spec, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"kv-cache-metrics": True, "metric-percentiles": "50,90"}])
 def test_the_figures_that_a_sweep_may_show_are_those_of_a_replay(kvtwin, spec, summary_of, options):
     words = [
@@ -171,6 +173,7 @@ def test_the_figures_that_a_sweep_may_show_are_those_of_a_replay(kvtwin, spec, s
     assert kvtwin("sweep", path).code == 0
 
 
+@pytest.mark.slow
 def test_folders_of_others_are_left_alone(kvtwin, mooncake, spec, tmp_path):
     trace, out = mooncake(), tmp_path / "sweep"
     path = spec(trace, axes={"block-size": [16]})

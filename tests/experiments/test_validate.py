@@ -162,7 +162,7 @@ KINDS_OF_SERVERS = [
 
 @pytest.mark.parametrize(
     "options",
-    slow_but([KINDS_OF_SERVERS[1], KINDS_OF_SERVERS[3]], KINDS_OF_SERVERS),
+    slow_but([KINDS_OF_SERVERS[1]], KINDS_OF_SERVERS),
     ids=lambda options: " ".join(map(str, options)),
 )
 def test_every_kind_of_server_passes(facts_of, crowd, options):
@@ -186,7 +186,7 @@ def test_every_block_size_passes(facts_of, crowd, options):
     assert code == 0, facts["checks"]
 
 
-@pytest.mark.parametrize("prompt_tokens", [1, 16, 17, 127])
+@pytest.mark.parametrize("prompt_tokens", slow_but([17], [1, 16, 17, 127]))
 def test_a_single_token_of_output_passes(facts_of, native, prompt_tokens):
     """With the longest prompt there is no room to decode: the control makes some."""
     trace = native({"prompt_tokens": prompt_tokens, "output_tokens": 1})
@@ -194,6 +194,7 @@ def test_a_single_token_of_output_passes(facts_of, native, prompt_tokens):
     assert code == 0, facts["checks"]
 
 
+@pytest.mark.slow
 def test_lengths_shrink_and_sharing_survives(facts_of, mooncake):
     facts, code = facts_of(mooncake(20), *FAST, "--length-scale", 0.1, "--limit", 12, "--rate-scale", 50)
     assert code == 0, facts
@@ -202,6 +203,7 @@ def test_lengths_shrink_and_sharing_survives(facts_of, mooncake):
     assert facts["decisions"]["prefix_cache_hits"]["measured"] >= 48  # of the 51 tokens that all of them share
 
 
+@pytest.mark.slow
 def test_sessions_and_the_demo(facts_of):
     facts, code = facts_of("demo", *FAST, "--length-scale", 0.06, "--num-sessions", 6, "--think-time", 0)
     assert code == 0, facts
@@ -283,6 +285,7 @@ def test_lost_contents_fail_check_2(monkeypatch, facts_of, crowd):
     assert facts["verdict"] == "FAILED: check 2"
 
 
+@pytest.mark.slow
 def test_wrong_tables_fail_both(monkeypatch, facts_of, crowd):
     class LosesBlocks(DeviceExecutor):
         def submit(self, step):
@@ -304,7 +307,7 @@ def test_nothing_served_proves_nothing(facts_of, native):
     assert facts["checks"]["check_2"]["words"] == "no token was generated"
 
 
-@pytest.mark.parametrize("options", [(), ("--no-async-scheduling",)])
+@pytest.mark.parametrize("options", slow_but([()], [(), ("--no-async-scheduling",)]))
 def test_a_server_that_hangs_as_vllm_does_passes(facts_of, native, options):
     trace = native({}, {"lora": "adapter"}, {})
     facts, code = facts_of(trace, *FAST, *options, "--vllm-strict")
@@ -377,9 +380,14 @@ def test_requests_that_no_model_can_read(kvtwin, native):
     kvtwin("validate", native({"images": [image]}), *FAST).complains("trace.jsonl:2", "images: expected text only")
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError("no more"), torch.OutOfMemoryError("no more"), RuntimeError("no more: can't allocate memory")]
-)
+OUT_OF_MEMORY = [
+    MemoryError("no more"),
+    torch.OutOfMemoryError("no more"),
+    RuntimeError("no more: can't allocate memory"),
+]
+
+
+@pytest.mark.parametrize("error", slow_but(OUT_OF_MEMORY[1:2], OUT_OF_MEMORY))
 def test_memory_that_runs_out_leaves_the_record_of_what_ran(kvtwin, crowd, tmp_path, monkeypatch, error):
     forward, calls = Decoder.forward, []
 
@@ -424,7 +432,7 @@ def interrupting_at(step_index, times=1):
 
 
 @pytest.mark.usefixtures("interrupts")
-@pytest.mark.parametrize("options", [(), ("--no-async-scheduling",), ("--warmup-requests", 2)])
+@pytest.mark.parametrize("options", slow_but([()], [(), ("--no-async-scheduling",), ("--warmup-requests", 2)]))
 def test_an_interrupted_run_leaves_the_record_of_what_ran(kvtwin, crowd, tmp_path, monkeypatch, options):
     replace_executor(monkeypatch, interrupting_at(30))
     out = tmp_path / "out"
@@ -449,6 +457,7 @@ def test_who_interrupts_twice_does_not_wait(kvtwin, crowd, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interrupts")
 def test_who_interrupts_the_check_keeps_both_runs(kvtwin, crowd, tmp_path, monkeypatch):
     monkeypatch.setattr(Decoder, "dense_logits", lambda *_, **__: signal.raise_signal(signal.SIGINT))
@@ -460,6 +469,7 @@ def test_who_interrupts_the_check_keeps_both_runs(kvtwin, crowd, tmp_path, monke
     assert (outcome.code, outcome.err) == (130, "kvtwin: interrupted; --out DIR keeps the record of what ran\n")
 
 
+@pytest.mark.slow
 def test_memory_that_the_check_lacks_leaves_both_runs(kvtwin, crowd, tmp_path, monkeypatch):
     def failing(*arguments, **settings):
         raise MemoryError
