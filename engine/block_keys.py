@@ -220,7 +220,8 @@ class PrefixIdContent(Content):
         first_unnamed, block_tokens = min(end, self._num_named_blocks), self._space.hash_block_size
         if start >= first_unnamed:
             return
-        for stretch in islice(self._stretches, bisect_right(self._stretches, start, key=self._first_behind), None):
+        first = bisect_right(self._stretches, start, key=self._first_behind) if start else 0
+        for stretch in islice(self._stretches, first, None):
             first_behind = min(first_unnamed, self._first_behind(stretch))
             first_token = self._ends[stretch.first_id - 1] if stretch.first_id else 0
             while start < first_behind:

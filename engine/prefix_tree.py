@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
@@ -69,4 +68,11 @@ class _Branch:
         others = ids[start : start + most]
         if self.ids[:most] == others:
             return most
-        return bisect_left(range(1, most), True, key=lambda count: self.ids[:count] != others[:count])
+        count = 1
+        while most - count > 1:  # so many are shared, and not all of the first ``most``
+            middle = (count + most) // 2
+            if self.ids[count:middle] == others[count:middle]:
+                count = middle
+            else:
+                most = middle
+        return count

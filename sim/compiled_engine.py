@@ -29,6 +29,9 @@ _COUNTS = {
 
 _REASONS = {at.STOP: FinishReason.STOP, at.LENGTH: FinishReason.LENGTH, at.CAPACITY: FinishReason.CAPACITY}
 
+_NOTHING = Step(-1)
+"""No step."""
+
 _MOST_ROWS = 65_536
 """Rows of steps that are kept before the recorder takes them over."""
 
@@ -46,6 +49,7 @@ class CompiledEngine:
         self._numbers = self._memory["numbers"]
         self._block_size = scheduler.config.group_specs[0].block_size
         self._caches = scheduler.config.enable_prefix_caching
+        self._max_steps_in_flight = scheduler.config.max_steps_in_flight
         self._code = machine_code()
         self._requests: list[Request | None] = [None] * self._memory.num_rows("requests")
         """Of each row, the request that it stands for."""
@@ -80,7 +84,7 @@ class CompiledEngine:
     def _take(self, request: Request, record: RequestRecord, *, must_tell: bool) -> None:
         stop_tokens = 0 if request.eos_token_id is None else request.num_prompt_tokens + record.output_tokens
         most_tokens = min(request.max_total_tokens, stop_tokens or request.max_total_tokens)
-        room = -(-(most_tokens + self._scheduler.config.max_steps_in_flight) // self._block_size) + 1
+        room = -(-(most_tokens + self._max_steps_in_flight) // self._block_size) + 1
         lora = self._loras.setdefault(request.lora.name, len(self._loras) + 1) if request.lora else 0
         self._num_taken += 1
         given = array(
@@ -165,6 +169,9 @@ class CompiledEngine:
             rows[row * at.NUM_FIELDS + at.FIRST_BLOCK] = self._arena_end
             self._arena_end += count
 
+    def _row(self, row: int) -> array[int]:
+        return self._memory["requests"][row * at.NUM_FIELDS : (row + 1) * at.NUM_FIELDS]
+
     def _field(self, row: int, field: int) -> int:
         return int(self._memory["requests"][row * at.NUM_FIELDS + field])
 
@@ -196,32 +203,34 @@ class CompiledEngine:
         self._numbers[at.LOG_ROWS] = 0
         width = at.COLUMNS["log"]
         log = self._memory["log"][: count * width].tolist()
-        step, step_ns = Step(-1), 0
+        step, step_ns = _NOTHING, 0
         for first in range(0, len(log), width):
             kind, now_ns, row, num_tokens, num_hit_tokens, was_preempted, index = log[first : first + width]
-            if step.index != index or kind == at.LOG_ENDED:
-                self._tell_step(step, step_ns, observers)
-                step, step_ns = Step(index), now_ns
             request = self._requests[row]
             assert request is not None
+            if step is not _NOTHING and (kind == at.LOG_ENDED or step.index != index):
+                self._tell_step(step, step_ns, observers)
+                step = _NOTHING
+            if kind == at.LOG_ENDED:
+                self._end(request, row)
+                collect_ended(now_ns)
+                continue
+            if step is _NOTHING:
+                step, step_ns = Step(index), now_ns
             if kind == at.LOG_PREEMPTED:
                 request.num_highest_computed_tokens = num_tokens
                 step.preempted.append(request)
-            elif kind == at.LOG_ADMITTED:
+            else:
                 request.num_tokens = num_tokens
                 if request.session is not None and self._caches:
-                    request.block_keys = self._keys(row, num_tokens // self._block_size)
+                    request.block_keys = self._keys(self._row(row), num_tokens // self._block_size)
                 step.admitted.append(Admission(request, num_hit_tokens, [], bool(was_preempted)))
-            else:
-                self._end(request, row)
-                collect_ended(now_ns)
-        self._tell_step(step, step_ns, observers)
+        if step is not _NOTHING:
+            self._tell_step(step, step_ns, observers)
 
     def _tell_step(self, step: Step, now_ns: int, observers: Sequence[ServerObserver]) -> None:
         """What ``Scheduler.schedule`` and ``ServerSimulation`` do with who is admitted and who is preempted."""
-        if not step.admitted and not step.preempted:
-            return
-        if self._scheduler.config.enable_prefix_caching:
+        if self._caches:
             self._scheduler.statistics.record_admissions(step.admitted, asks_host=False)
         self._recorder.admit(step.admitted, now_ns)
         for observer in observers:
@@ -229,15 +238,15 @@ class CompiledEngine:
 
     def _end(self, request: Request, row: int) -> None:
         """``Scheduler._finish`` but for the blocks, which are free already."""
-        request.num_tokens = self._field(row, at.NUM_TOKENS)
-        request.num_highest_computed_tokens = self._field(row, at.HIGHEST_COMPUTED)
-        request.num_preemptions = self._field(row, at.NUM_PREEMPTIONS)
+        fields = self._row(row)
+        request.num_tokens = fields[at.NUM_TOKENS]
+        request.num_highest_computed_tokens = fields[at.HIGHEST_COMPUTED]
+        request.num_preemptions = fields[at.NUM_PREEMPTIONS]
         if request.session is not None and self._caches:
-            request.block_keys = self._keys(row, self._field(row, at.NUM_KEYS))
-        first_token_ns = self._field(row, at.FIRST_TOKEN_NS)
-        if first_token_ns != at.NEVER:
-            self._recorder.deliver_first(request, first_token_ns)
-        code = self._field(row, at.REASON)
+            request.block_keys = self._keys(fields, fields[at.NUM_KEYS])
+        if fields[at.FIRST_TOKEN_NS] != at.NEVER:
+            self._recorder.deliver_first(request, fields[at.FIRST_TOKEN_NS])
+        code = fields[at.REASON]
         message = ""
         if code == at.STUCK:
             reason, message = self._scheduler.why_stuck(request)
@@ -250,8 +259,8 @@ class CompiledEngine:
         self._leaving.append(row)
         self._scheduler.end(request, reason, message)
 
-    def _keys(self, row: int, count: int) -> list[int]:
-        first = self._field(row, at.FIRST_BLOCK)
+    def _keys(self, fields: array[int], count: int) -> list[int]:
+        first = fields[at.FIRST_BLOCK]
         return self._memory["keys"][first : first + count].tolist()
 
     def flush(self) -> None:
