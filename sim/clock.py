@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 import simpy
 from simpy.events import EventPriority
@@ -31,6 +32,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.environment = simpy.Environment()
+        self._calls_ns: list[int] = []
+        """Of :meth:`call_at`, the earliest first; some may have passed."""
 
     @property
     def now_ns(self) -> int:
@@ -56,9 +59,18 @@ class Clock:
         finally:
             gc.set_threshold(*thresholds)
 
+    @property
+    def next_call_ns(self) -> int | None:
+        """When a function is called next that :meth:`call_at` was given, after the present instant; None: never."""
+        calls_ns, now_ns = self._calls_ns, self.now_ns
+        while calls_ns and calls_ns[0] <= now_ns:
+            heappop(calls_ns)
+        return calls_ns[0] if calls_ns else None
+
     def call_at(self, time_ns: int, function: Callable[[simpy.Event], None]) -> None:
         """Call ``function`` at ``time_ns``, with an event that it may ignore. ValueError: the instant has passed."""
         event = self.environment.timeout(time_ns - self.now_ns)
+        heappush(self._calls_ns, time_ns)
         assert event.callbacks is not None
         event.callbacks.append(function)
 

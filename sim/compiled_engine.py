@@ -71,6 +71,21 @@ class CompiledEngine:
         """When it goes on, if it waits for the end of a step."""
         return int(self._numbers[at.WAKE_NS])
 
+    @property
+    def num_processed_steps(self) -> int:
+        """Steps whose outputs were delivered."""
+        return int(self._numbers[at.NUM_STEPS] - self._numbers[at.NUM_IN_FLIGHT])
+
+    @property
+    def num_requests(self) -> tuple[int, int]:
+        """Requests that wait, and that run."""
+        return int(self._numbers[at.NUM_WAITING]), int(self._numbers[at.NUM_RUNNING])
+
+    def hold(self, until_ns: int, *, may_decide: bool) -> None:
+        """Let no step be decided up to ``until_ns``, but for the next one if ``may_decide``."""
+        self._numbers[at.HELD_NS] = until_ns
+        self._numbers[at.MAY_DECIDE] = may_decide
+
     # ---------------------------------------------------------------- requests arrive
 
     def take_arrivals(self, record_of: Mapping[Request, RequestRecord], *, must_tell: bool) -> None:

@@ -72,4 +72,5 @@ def make_memory(scheduler: Scheduler, costs: StepCosts) -> LoopMemory:
     }.items():
         settings[place] = value
     numbers[at.FIRST_WAITING] = numbers[at.LAST_WAITING] = at.NOBODY
+    numbers[at.HELD_NS] = at.NEVER
     return memory

@@ -12,7 +12,8 @@ from typing import Any
 
 import simpy
 
-from kvtwin.engine.compiled.loop.run import HANGS, IDLE, NEEDS_ROOM, SOMEBODY_ENDED, TOO_LATE, WAKES_LATER
+from kvtwin.engine.compiled.loop.run import HANGS, HELD, IDLE, NEEDS_ROOM, SOMEBODY_ENDED, TOO_LATE, WAKES_LATER
+from kvtwin.engine.compiled.loop.state import LAST_NS
 from kvtwin.engine.compiled.machine_code import machine_code
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.core import EngineCore
@@ -96,6 +97,8 @@ class ServerSimulation:
         self._clients = Clients(self._clock, self.serve, max_concurrency)
         self.on_done = self._clients.request_done
         """Told of every record that is no longer with the server."""
+        self.ends_matter: Callable[[], bool] = lambda: True
+        """Whether the end of any request that a server on the clock has now may lead to something at that instant."""
         if observe:
             self.scheduler.observe(observe(self.scheduler, lambda: self._clock.now_ns))
         self._core = EngineCore(self.scheduler)
@@ -125,7 +128,7 @@ class ServerSimulation:
         self._has_observer = observe is not None
         self._may_compile = compiled
         self._compiled: CompiledEngine | None = None
-        self.why_plain: tuple[str, ...] = ("one of several servers on a clock",)
+        self.why_plain: tuple[str, ...] = ()
         """Why the run is decided by the plain scheduler; empty if by the compiled loop, which decides the same."""
 
     def run(self, workload: Iterable[RequestRecord]) -> Recorder:
@@ -137,7 +140,6 @@ class ServerSimulation:
         """
         if self.scheduler.config.retention != "lru":
             self._turns_left.update(record.session for record in workload if record.session is not None)
-        self._compiled = self._make_compiled()
         self._clients.start(workload)
         self.start()
         self._clock.run()
@@ -145,7 +147,13 @@ class ServerSimulation:
 
     def start(self) -> None:
         """Let the engine's loop turn as the clock runs."""
-        loop = self._engine_loop() if self._compiled is None else self._compiled_loop(self._compiled)
+        self._compiled = self._make_compiled()
+        if self._compiled is None:
+            loop = self._engine_loop()
+        elif self._shares_clock:
+            loop = self._compiled_loop_among_others(self._compiled)
+        else:
+            loop = self._compiled_loop(self._compiled)
         self._clock.environment.process(loop)
 
     @property
@@ -343,6 +351,58 @@ class ServerSimulation:
                 return
             elif why == TOO_LATE:
                 raise OverflowError("the simulated time passes 292 years")
+
+    def _compiled_loop_among_others(self, engine: CompiledEngine) -> Generator[simpy.Event, Any, None]:
+        """The same for one of several servers: what ends at an instant is delivered by all before any decides then.
+
+        Before the next event of the clock nobody else does anything, so up to there it need not wait for them; and
+        where the end of no request matters, not before somebody sends the next one.
+        """
+        clock = self._clock
+        watches_turns = any(observer.looks_at_turns for observer in self._told)
+        while True:
+            engine.hold(LAST_NS if watches_turns else clock.now_ns, may_decide=False)
+            num_processed_steps = engine.num_processed_steps
+            why = engine.run(clock.now_ns, clock.now_ns)
+            if why == HELD:
+                self._tell_of_outputs(engine, num_processed_steps)
+                yield clock.after_outputs(clock.now_ns)
+                engine.take_arrivals(self._record_of, must_tell=self.ends_matter())
+                for observer in self._told:
+                    observer.turns(clock.now_ns)
+                engine.hold(LAST_NS if watches_turns else clock.now_ns, may_decide=True)
+                num_processed_steps = engine.num_processed_steps
+                why = engine.run(clock.now_ns, clock.next_ns if self.ends_matter() else clock.next_call_ns)
+            if why != WAKES_LATER and engine.now_ns > clock.now_ns:
+                yield clock.after_arrivals(engine.now_ns)
+            self._tell_of_outputs(engine, num_processed_steps)
+            if why == NEEDS_ROOM:
+                engine.make_room()
+            elif why == WAKES_LATER:
+                yield clock.after_arrivals(engine.wake_ns)
+            elif why == IDLE and not self.scheduler.waiting:
+                self._idle = clock.environment.event()
+                yield self._idle
+                yield clock.after_arrivals(clock.now_ns)
+            elif why == HANGS:
+                return
+            elif why == TOO_LATE:
+                raise OverflowError("the simulated time passes 292 years")
+
+    def _tell_of_outputs(self, engine: CompiledEngine, num_processed_before: int) -> None:
+        """Tell what became of requests, at the instant up to which the engine ran."""
+        if engine.num_processed_steps > num_processed_before:
+            for observer in self._told:
+                if observer.looks_at_turns:
+                    observer.processed(Step(-1), self._clock.now_ns)
+        engine.tell(self._told, self._collect_ended)
+
+    @property
+    def num_requests(self) -> tuple[int, int]:
+        """Requests that wait for admission, and that run."""
+        scheduler = self.scheduler
+        waiting, running = self._compiled.num_requests if self._compiled else (0, len(scheduler.running))
+        return waiting + len(scheduler.waiting), running
 
     def _makes_no_progress(self) -> bool:
         """Whether requests preempt each other for ever (vLLM can; see docs/deviations.md)."""

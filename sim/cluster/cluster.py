@@ -52,10 +52,14 @@ class Cluster:
         self._routing = Routing()
         self._open: dict[int, RoutedRequest] = {}
         """Requests in flight, by the identity of the records that their servers got."""
+        self._waits_for_places = max_concurrency is not None
+        self._num_open_turns = 0
+        """Requests in flight that belong to sessions: another turn may wait for their answer."""
         self._peak_requests = 0
         self._num_done = 0
         for replica, server in enumerate(servers):
             server.on_done = partial(self._done, replica)
+            server.ends_matter = self._ends_matter
         router.begin(self._view)
 
     def run(self, workload: Iterable[RequestRecord]) -> ClusterRecorder:
@@ -87,6 +91,7 @@ class Cluster:
             raise WorkloadError(record.source, f"replica {replica}: expected one of 0 to {len(servers) - 1}")
         sent = replace(record, arrival_ns=now_ns, think_time_ns=None, after=(), data_parallel_rank=None)
         self._open[id(sent)] = request
+        self._num_open_turns += record.session is not None
         self._view.in_flight[replica] += 1
         if not servers[replica].refusal(record):
             self._peak_requests = max(self._peak_requests, len(self._open))
@@ -95,7 +100,11 @@ class Cluster:
             self._on_sent(replica, sent)
         servers[replica].serve(sent)
 
+    def _ends_matter(self) -> bool:
+        return self._waits_for_places or self._num_open_turns > 0
+
     def _done(self, replica: int, sent: RequestRecord) -> None:
+        self._num_open_turns -= sent.session is not None
         self._view.in_flight[replica] -= 1
         request = self._open.pop(id(sent))
         self._router.ended(request, replica)

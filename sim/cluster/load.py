@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kvtwin.engine.executor import Step
-from kvtwin.engine.scheduler import Scheduler
 from kvtwin.sim.server_observer import ServerObserver
 from kvtwin.sim.serving import ServerSimulation
 
@@ -20,11 +19,11 @@ class Load(NamedTuple):
     """Share of its blocks that are held."""
 
 
-def load_of(scheduler: Scheduler) -> Load:
+def load_of(server: ServerSimulation) -> Load:
     """The load of an engine at the present instant, as vLLM counts it."""
-    pool = scheduler.kv_cache.pool
+    pool = server.scheduler.kv_cache.pool
     usage = 1.0 - pool.num_free_blocks / pool.num_usable_blocks
-    return Load(len(scheduler.waiting), len(scheduler.running), usage)
+    return Load(*server.num_requests, usage)
 
 
 Report = Callable[[int, Load, int, tuple[int, int]], None]
@@ -34,6 +33,9 @@ Report = Callable[[int, Load, int, tuple[int, int]], None]
 class LoadReporter(ServerObserver):
     """Tells the load of one engine between steps, if the number of waiting or of running requests changed."""
 
+    looks_into_steps = False
+    looks_at_turns = True
+
     def __init__(self, replica: int, server: ServerSimulation, report: Report) -> None:
         self._replica = replica
         self._server = server
@@ -41,7 +43,7 @@ class LoadReporter(ServerObserver):
         self._counts = (0, 0)
 
     def turns(self, now_ns: int) -> None:
-        load = load_of(self._server.scheduler)
+        load = load_of(self._server)
         load = load._replace(waiting=load.waiting - self._server.num_unseen_requests)
         counts = (load.waiting, load.running)
         if counts != self._counts:
@@ -54,8 +56,11 @@ class LoadReporter(ServerObserver):
 class Metrics(ServerObserver):
     """A server's metrics, which are set when an output is delivered and read by the router at regular times."""
 
-    def __init__(self, scheduler: Scheduler, interval_ns: int) -> None:
-        self._scheduler = scheduler
+    looks_into_steps = False
+    looks_at_turns = True
+
+    def __init__(self, server: ServerSimulation, interval_ns: int) -> None:
+        self._server = server
         self._interval_ns = interval_ns
         self._read = self._set = Load(0, 0, 0.0)
         self._set_ns = 0
@@ -63,7 +68,7 @@ class Metrics(ServerObserver):
 
     def processed(self, step: Step, now_ns: int) -> None:
         self._read = self.at(now_ns - 1)
-        self._set, self._set_ns = load_of(self._scheduler), now_ns
+        self._set, self._set_ns = load_of(self._server), now_ns
 
     def at(self, now_ns: int) -> Load:
         """What was read last, at a multiple of the interval."""

@@ -133,7 +133,7 @@ class LockStepRank(ServerSimulation):
         **others: Any,
     ) -> None:
         """``others`` are those of :class:`ServerSimulation`, a clock among them."""
-        super().__init__(config, executor, **others)
+        super().__init__(config, executor, compiled=False, **others)
         self._lock_step = lock_step
         self._rank = rank
         self._num_steps = 0

@@ -59,7 +59,7 @@ class View:
 
     def scrape(self, interval_ns: int) -> list[Metrics]:
         """The metrics of each replica, which are read every ``interval_ns``."""
-        found = [Metrics(server.scheduler, interval_ns) for server in self._servers]
+        found = [Metrics(server, interval_ns) for server in self._servers]
         for server, metrics in zip(self._servers, found, strict=True):
             server.observers.append(metrics)
         return found

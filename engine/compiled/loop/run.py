@@ -12,11 +12,13 @@ from kvtwin.engine.compiled.loop.state import (
     DURATION_NS,
     FIRST_WAITING,
     HAS_MOVED,
+    HELD_NS,
     LAST_NS,
     LATENCY_ROWS,
     LOG_ROWS,
     MAX_RUNNING,
     MAX_STEPS_IN_FLIGHT,
+    MAY_DECIDE,
     MAY_RUN_AHEAD,
     NEXT_WAITING,
     NOBODY,
@@ -45,10 +47,10 @@ from kvtwin.engine.compiled.marks import compilable
 TO_SCHEDULE, SCHEDULED, RUNS, PROCESSED = range(4)
 """Values of ``PHASE``: what was done last of an iteration."""
 
-WAKES_LATER, SOMEBODY_ENDED, IDLE, HANGS, NEEDS_ROOM, TOO_LATE = range(6)
+WAKES_LATER, SOMEBODY_ENDED, IDLE, HANGS, NEEDS_ROOM, TOO_LATE, HELD = range(7)
 """Why :func:`run` came back: nothing happens before ``WAKE_NS``, and something else may; a request ended that is waited
 for; only an arrival can change anything; requests preempt each other for ever; the tables are full; the time passes
-292 years."""
+292 years; a step is due that may not be decided yet."""
 
 _PATIENCE_STEPS = 10_000
 _PATIENCE_PREFILLS = 10
@@ -66,6 +68,10 @@ def run(loop: LoopArrays, now_ns: int, until_ns: int) -> int:
                 return HANGS
             if _needs_room(loop):
                 return NEEDS_ROOM
+            if numbers[NOW_NS] <= numbers[HELD_NS]:
+                if not numbers[MAY_DECIDE]:
+                    return HELD
+                numbers[MAY_DECIDE] = 0
             numbers[HAS_MOVED] = 0
             numbers[PHASE] = SCHEDULED
             if _schedule_next(loop) == 2:

@@ -99,6 +99,8 @@ NUM_SETTINGS = 20
 
 (
     NOW_NS,
+    HELD_NS,  # up to then no step is decided, but for the next one if
+    MAY_DECIDE,  # says so
     DEVICE_FREE_NS,
     WAKE_NS,
     PHASE,
@@ -130,9 +132,9 @@ NUM_SETTINGS = 20
     LOG_ROWS,
     LATENCY_ROWS,
     SECOND_ROWS,
-) = range(32)
+) = range(34)
 
-NUM_NUMBERS = 32
+NUM_NUMBERS = 34
 
 # ---------------------------------------------------------------- tables
 
