@@ -28,7 +28,6 @@ _POOLING = re.compile(
 _ENCODER_TYPES = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "new", "gte", "clip", "siglip")
 
 _NOT_MODELLED = {
-    "compress_ratios": "compressed sparse attention of DeepSeek-V4",
     "cross_attention_layers": "cross-attention layers",
     "ssm_cfg": "Mamba layers",
     "layer_group_size": "linear attention of Ling and Ring hybrids",
