@@ -134,13 +134,14 @@ def plan_groups(layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: b
     layers = list(layers)
     if not layers:
         raise SizingError("the model has no layer with a KV cache")
+    is_packed = any(layer.spec.block_tokens for layer in layers)
+    if disable_hybrid_kv_cache_manager and is_packed:
+        raise SizingError("compressed latents without the hybrid KV cache manager are not modelled")
     if disable_hybrid_kv_cache_manager:
         layers = _windows_as_full(layers)
     if _is_one_kind(layers):
         return [LayerGroup(tuple(range(len(layers))), tuple(layers))]
-    if any(layer.spec.block_tokens for layer in layers):
-        return _pack(layers)
-    return _deal(_with_equal_pages(layers))
+    return _pack(layers) if is_packed else _deal(_with_equal_pages(layers))
 
 
 def _windows_as_full(layers: list[CacheLayer]) -> list[CacheLayer]:
