@@ -35,12 +35,16 @@ def next_token_modules(target: ModelShape) -> Drafter:
     2.2); embedding and output head are the target's. A layer is like the target's last one of attention, and where
     mixers and MLPs are layers of their own, like its last one of those too.
     """
-    attention = next(layer for layer in reversed(target.layers) if layer.spec.kind not in ("mamba", "mlp"))
-    module = (attention, *[layer for layer in target.layers if layer.spec.kind == "mlp"][-1:])
+    module = (_attention_layer(target), *[layer for layer in target.layers if layer.spec.kind == "mlp"][-1:])
     return Drafter(
         shape=_of_layers(target, module * target.num_mtp_layers),
         fusing_params=target.num_mtp_layers * (2 * target.hidden_size + 2) * target.hidden_size,
     )
+
+
+def _attention_layer(target: ModelShape) -> LayerShape:
+    like = next(layer for layer in reversed(target.layers) if layer.spec.kind not in ("mamba", "mlp"))
+    return target.mtp_layer or like
 
 
 def one_layer_like(target: ModelShape) -> Drafter:
@@ -48,8 +52,7 @@ def one_layer_like(target: ModelShape) -> Drafter:
 
     It reads an embedding and a hidden state through a matrix (EAGLE, Li et al., 2024, section 4.2).
     """
-    layers = next(layer for layer in reversed(target.layers) if layer.spec.kind not in ("mamba", "mlp"))
-    return Drafter(shape=_of_layers(target, (layers,)), fusing_params=2 * target.hidden_size**2)
+    return Drafter(shape=_of_layers(target, (_attention_layer(target),)), fusing_params=2 * target.hidden_size**2)
 
 
 def eagle(shape: ModelShape, *, head_rows: int) -> Drafter:

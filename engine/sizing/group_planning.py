@@ -127,17 +127,21 @@ def ceil_div(a: int, b: int) -> int:
 def plan_groups(layers: Sequence[CacheLayer], disable_hybrid_kv_cache_manager: bool = False) -> list[LayerGroup]:
     """The groups that vLLM makes of ``layers``, which belong to all pipeline ranks in order.
 
-    Equal layers, or layers of one kind with different pages, make one group. Otherwise pages are made equal
-    and each kind is dealt out to groups of one size. SizingError: layers that cannot share a pool.
+    Equal layers, or layers of one kind with different pages, make one group. Otherwise pages are made equal and each
+    kind is dealt out to groups of one size; those of compressed latents are packed as they are. SizingError: layers
+    that cannot share a pool.
     """
     layers = list(layers)
     if not layers:
         raise SizingError("the model has no layer with a KV cache")
+    is_packed = any(layer.spec.block_tokens for layer in layers)
+    if disable_hybrid_kv_cache_manager and is_packed:
+        raise SizingError("compressed latents without the hybrid KV cache manager are not modelled")
     if disable_hybrid_kv_cache_manager:
         layers = _windows_as_full(layers)
     if _is_one_kind(layers):
         return [LayerGroup(tuple(range(len(layers))), tuple(layers))]
-    return _deal(_with_equal_pages(layers))
+    return _pack(layers) if is_packed else _deal(_with_equal_pages(layers))
 
 
 def _windows_as_full(layers: list[CacheLayer]) -> list[CacheLayer]:
@@ -194,3 +198,47 @@ def _deal(layers: list[CacheLayer]) -> list[LayerGroup]:
             dealt = tuple(indices[start::num_groups])
             groups.append(LayerGroup(dealt, tuple(layers[index] for index in dealt)))
     return groups
+
+
+def _pack(layers: Sequence[CacheLayer]) -> list[LayerGroup]:
+    """Groups of layers whose pages differ and lie side by side in a block (specification, section 13.18).
+
+    A kind with as many layers of every page size is cut into groups of equal repeats, each one layer of every size. So
+    many repeats go into a group as pad all such kinds least, at least those of the largest kind with several page
+    sizes, which stays whole. Other kinds stay whole too.
+    """
+    kinds: dict[tuple[LayerKind, int, int | None], dict[int, list[int]]] = {}
+    for index, layer in enumerate(layers):
+        kind = (layer.kind, layer.block_size, layer.spec.window_tokens)
+        kinds.setdefault(kind, {}).setdefault(layer.page_bytes, []).append(index)
+    repeats = {
+        kind: len(next(iter(by_page.values())))
+        for kind, by_page in kinds.items()
+        if len({len(indices) for indices in by_page.values()}) == 1
+    }
+    least = max((count for kind, count in repeats.items() if len(kinds[kind]) > 1), default=0)
+    size = _least_padding(list(repeats.values()), least) if least else 0
+    groups = []
+    for kind, by_page in kinds.items():
+        num_groups = ceil_div(repeats[kind], size) if size and kind in repeats else 1
+        if num_groups == 1:
+            indices = sorted(index for of_page in by_page.values() for index in of_page)
+            groups.append(_group(indices, layers))
+            continue
+        pattern = list(zip(*by_page.values(), strict=True))
+        for start in range(num_groups):
+            groups.append(_group([index for repeat in pattern[start::num_groups] for index in repeat], layers))
+    return groups
+
+
+def _group(indices: Sequence[int], layers: Sequence[CacheLayer]) -> LayerGroup:
+    return LayerGroup(tuple(indices), tuple(layers[index] for index in indices))
+
+
+def _least_padding(counts: Sequence[int], least: int) -> int:
+    """The size from ``least`` on whose multiples ``counts`` are filled up to with least padding; of ties the last."""
+
+    def padding(size: int) -> int:
+        return sum(-count % size for count in counts)
+
+    return min(range(least, max(*counts, least) + 1), key=lambda size: (padding(size), -size))

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.engine.sizing.hf_compressed import head_hyper_connections
 from kvtwin.engine.sizing.hf_families import UNLIMITED_TOKENS, family_defaults, family_name, is_known_family
 from kvtwin.engine.sizing.hf_fields import Fields
 from kvtwin.engine.sizing.hf_images import keeps_images_whole, takes_images
-from kvtwin.engine.sizing.hf_layer_kinds import planned_layers
+from kvtwin.engine.sizing.hf_layer_kinds import PlannedLayer, planned_layers
 from kvtwin.engine.sizing.hf_layers import layer_shape
 from kvtwin.engine.sizing.hf_mlp import widest_activation
 from kvtwin.engine.sizing.hf_quantization import Quantization, read_quantization
 from kvtwin.engine.sizing.hf_refused import refuse_by_name, refuse_unread
 from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES
-from kvtwin.engine.sizing.model_shape import ModelConfigError, ModelShape, WeightFormat
+from kvtwin.engine.sizing.model_shape import LayerShape, ModelConfigError, ModelShape, WeightFormat
 from kvtwin.engine.sizing.vision_tower import read_vision_tower
 
 _LANGUAGE_PARTS = ("thinker_config", "text_config", "llm_config", "language_config", "language_model_config")
@@ -67,6 +68,7 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
         weight_format=_weight_format(quantization, dtype),
         quantization=quantization.method if quantization else None,
         kv_cache_dtype=quantization.kv_cache_dtype if quantization else None,
+        mtp_layer=_mtp_layer(fields, quantization, dtype),
         sm100_kv_cache_dtype=fields.get(".sm100_kv_cache_dtype"),
         num_mtp_layers=_num_mtp_layers(fields),
         other_params=_other_params(fields, hidden),
@@ -105,6 +107,14 @@ def _num_mtp_layers(fields: Fields) -> int:
     if fields.model_type.startswith("mimo_v2"):
         return 1
     return fields.count("mtp_num_hidden_layers", "num_nextn_predict_layers") or 1
+
+
+def _mtp_layer(fields: Fields, quantization: Quantization | None, dtype: str) -> LayerShape | None:
+    """The layer of an MTP module where config.json states its kind: DeepSeek-V4's has a window alone."""
+    count = fields.num_layers()
+    if fields.model_type != "deepseek_v4" or len(fields.get("compress_ratios")) <= count:
+        return None
+    return layer_shape(fields, count, PlannedLayer("full_attention"), quantization, dtype)
 
 
 def _dtype(fields: Fields) -> str:
@@ -152,6 +162,8 @@ def _weight_format(quantization: Quantization | None, dtype: str) -> WeightForma
 
 def _other_params(fields: Fields, hidden: int) -> int:
     """Parameters outside layers, embedding and head: what Gemma's small models look up for each layer."""
+    if fields.model_type == "deepseek_v4":
+        return head_hyper_connections(fields, hidden)
     width = fields.count("hidden_size_per_layer_input")
     if not width or fields.model_type not in ("gemma3n", "gemma4"):
         return 0

@@ -49,6 +49,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {},
     "deepseek_v3": {".router_bias": True},
     "deepseek_v32": {".router_bias": True},
+    "deepseek_v4": {".router_bias": True},
     "ernie4_5": {"tie_word_embeddings": True},
     "ernie4_5_moe": {".router_bias": True},
     "exaone4": {"sliding_window": 4096, "sliding_window_pattern": 4, ".qk_norm": "head"},

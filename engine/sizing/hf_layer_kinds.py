@@ -71,6 +71,8 @@ def planned_layers(fields: Fields) -> list[PlannedLayer]:
 def _layers(fields: Fields, count: int) -> list[PlannedLayer]:
     if fields.get("block_configs") is not None:
         return _by_block_configs(fields, count)
+    if fields.model_type == "deepseek_v4":
+        return [_FULL] * count
     if fields.model_type in _ONLY_STATES:
         return [PlannedLayer("mamba", state=_ONLY_STATES[fields.model_type], mlp="none")] * count
     if fields.model_type == "falcon_h1":

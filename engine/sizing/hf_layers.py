@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.engine.sizing.hf_compressed import compressed_attention
 from kvtwin.engine.sizing.hf_fields import Fields
 from kvtwin.engine.sizing.hf_layer_kinds import PlannedLayer, block
 from kvtwin.engine.sizing.hf_mlp import expert_fields, mlp_params
@@ -65,11 +66,14 @@ def _format(
 def _mixer(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> dict[str, Any]:
     if planned.kind == "mlp":
         return without_attention(LayerSpec("mlp"), sharded_params=0, norm_params=0)
+    if fields.model_type == "deepseek_v4":
+        ratios = fields.per_layer("compress_ratios", max(index + 1, fields.num_layers()))
+        return compressed_attention(fields, index, hidden, ratios[index])
     if planned.state:
         mixer = state_mixer(fields, hidden, planned.state)
         if planned.has_attention_too:
             attention = _attention(fields, index, hidden, PlannedLayer("full_attention"))
-            mixer["beside"] = (attention.pop("spec"),)
+            mixer["before"] = (attention.pop("spec"),)
             for name in ("sharded_params", "norm_params", "replicated_params"):
                 mixer[name] += attention.pop(name)
             mixer |= attention

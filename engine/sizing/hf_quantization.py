@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvtwin.engine.sizing.hf_fields import Fields
@@ -47,8 +47,16 @@ def read_quantization(config: Mapping[str, Any], name: str) -> Quantization | No
         if not found.stated() and isinstance(text, dict):
             found = Fields(text, name, "").mapping(key)
         if found.stated():
-            return _read(found)
+            quantization = _read(found)
+            is_fp4 = config.get("model_type") == "deepseek_v4" and config.get("expert_dtype") in (None, "fp4")
+            return _with_fp4_experts(quantization) if is_fp4 and quantization.method == "fp8" else quantization
     return None
+
+
+def _with_fp4_experts(quantization: Quantization) -> Quantization:
+    """DeepSeek-V4's "fp8": its experts are in mxfp4, unless ``expert_dtype`` says otherwise."""
+    size, bytes_of = _floating_4_bits("mxfp4"), quantization.bytes_of
+    return replace(quantization, bytes_of=lambda module: size if ".experts." in module else bytes_of(module))
 
 
 def _read(fields: Fields) -> Quantization:

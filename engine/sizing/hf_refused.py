@@ -28,7 +28,8 @@ _POOLING = re.compile(
 _ENCODER_TYPES = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "new", "gte", "clip", "siglip")
 
 _NOT_MODELLED = {
-    "compress_ratios": "compressed sparse attention of DeepSeek-V4",
+    "attn_res_block_size": "attention over earlier layers' residuals of Kimi-K3",
+    "sparse_attention_config": "sparse attention with an index of its own (MiniMax-M3)",
     "cross_attention_layers": "cross-attention layers",
     "ssm_cfg": "Mamba layers",
     "layer_group_size": "linear attention of Ling and Ring hybrids",

@@ -6,7 +6,8 @@ from typing import Any
 
 from kvtwin.engine.sizing.hf_fields import Fields
 from kvtwin.engine.sizing.hf_layer_kinds import StateKind
-from kvtwin.engine.sizing.layer_spec import LayerSpec
+from kvtwin.engine.sizing.layer_spec import DTYPE_BYTES, LayerSpec
+from kvtwin.engine.sizing.model_shape import ModelConfigError
 
 
 def state_mixer(fields: Fields, hidden: int, state: StateKind) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def _delta_net(fields: Fields, hidden: int) -> dict[str, Any]:
         ssm_values=value_heads * key * value,
         state_heads=key_heads,
         delta_key_size=key,
-        ssm_dtype=fields.get("mamba_ssm_dtype") if fields.model_type.startswith("qwen3_5") else None,
+        ssm_dtype=_stated_dtype(fields, "mamba_ssm_dtype") if fields.model_type.startswith("qwen3_5") else None,
     )
     return without_attention(
         spec,
@@ -138,7 +139,15 @@ def _mamba2_ssm_dtype(fields: Fields) -> str | None:
     """Nemotron-H keeps its matrices in float32 unless config.json says otherwise; others in the model's dtype."""
     if fields.model_type != "nemotron_h":
         return None
-    return str(fields.first("mamba_ssm_cache_dtype", "mamba_ssm_dtype") or "float32")
+    return _stated_dtype(fields, "mamba_ssm_cache_dtype", "mamba_ssm_dtype") or "float32"
+
+
+def _stated_dtype(fields: Fields, *keys: str) -> str | None:
+    """The dtype of a state; None where no field states one. ModelConfigError: one that is not known."""
+    name = fields.first(*keys)
+    if name is not None and name not in tuple(DTYPE_BYTES):
+        raise ModelConfigError(f"{fields.name}: {keys[0]} {name!r} is not one of {', '.join(DTYPE_BYTES)}")
+    return None if name is None else str(name)
 
 
 def _short_convolution(fields: Fields, hidden: int) -> dict[str, Any]:

@@ -30,8 +30,9 @@ class LayerSpec:
     per token, both divided by ``state_heads``. The convolution is ``conv_width`` channels wide, of which
     ``group_conv_width`` belong to each of ``state_groups`` groups of heads (Mamba 2); a rank has at least one group.
     Without a dtype of its own it takes the model's, the recurrence that of the convolution. ``fixed_token_bytes`` is
-    the size of a token in a cache whose format no dtype changes. A layer that ``shares_cache`` reads that of an earlier
-    layer.
+    the size of a token in a cache whose format no dtype changes, or of ``tokens_per_state`` tokens that are kept as
+    one. A layer that ``shares_cache`` reads that of an earlier layer. ``block_tokens`` is the block size where the
+    kernels leave no choice, and pages are then multiples of ``page_alignment_bytes``.
     """
 
     kind: LayerKind
@@ -49,6 +50,9 @@ class LayerSpec:
     conv_dtype: str | None = None
     ssm_dtype: str | None = None
     fixed_token_bytes: int = 0
+    tokens_per_state: int = 1
+    block_tokens: int | None = None
+    page_alignment_bytes: int = 1
     shares_cache: bool = False
     delta_key_size: int = 0
     """Gated delta nets: values of one key; 0 for other layers."""
@@ -67,7 +71,7 @@ class LayerSpec:
         Specification, section 13.2: kv_heads * (head_size_k + head_size_v) * dtype bytes. ValueError: unknown dtype.
         """
         if self.fixed_token_bytes:
-            return self.fixed_token_bytes
+            return -(-self.fixed_token_bytes // self.tokens_per_state)
         if kv_cache_dtype == "fp8_ds_mla":
             if not self.is_latent or self.head_size != 576:
                 raise ValueError("kv_cache_dtype fp8_ds_mla needs an MLA model with a latent of 512 + 64 values")
@@ -76,6 +80,13 @@ class LayerSpec:
         if name not in _KV_CACHE_DTYPE_BYTES:
             raise ValueError(f"kv_cache_dtype {name!r} is not known; known: {', '.join(KV_CACHE_DTYPES)}")
         return self.num_kv_heads * (self.head_size + self.head_size_v) * _KV_CACHE_DTYPE_BYTES[name]
+
+    def page_bytes(self, block_size: int, kv_cache_dtype: str, model_dtype: str) -> int:
+        """Bytes of a block of ``block_size`` tokens in this layer of attention. ValueError: unknown dtype."""
+        if not self.fixed_token_bytes:
+            return block_size * self.token_bytes(kv_cache_dtype, model_dtype)
+        data_bytes = block_size // self.tokens_per_state * self.fixed_token_bytes
+        return -(-data_bytes // self.page_alignment_bytes) * self.page_alignment_bytes
 
     def sequence_state_bytes(self, model_dtype: str, num_drafts: int = 0) -> int:
         """Bytes of a state layer's tensors for one sequence; 0 for attention.

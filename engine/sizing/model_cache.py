@@ -52,9 +52,8 @@ def cache_layers(
         block_size = ceil_div(ceil_div(state_bytes, attention_bytes), step) * step
 
     def cut(spec: LayerSpec) -> CacheLayer:
-        per_token = spec.token_bytes(kv_cache_dtype, shape.dtype)
         page_bytes = block_size * attention_bytes or state_bytes
-        return _layer(spec, block_size, per_token, page_bytes, shape.dtype, num_drafts)
+        return _layer(spec, block_size, kv_cache_dtype, page_bytes, shape.dtype, num_drafts)
 
     ranks = [
         [cut(spec) for of_layer in layer_specs[first:end] for spec in of_layer]
@@ -74,14 +73,16 @@ def _draft_layers(
     layers = []
     tp = drafter.tensor_parallel_size or tensor_parallel_size
     for spec in (spec.on_rank(tp) for layer in shape.layers for spec in layer.specs if spec.has_cache):
-        token_bytes = spec.token_bytes(drafter.kv_cache_dtype or kv_cache_dtype, shape.dtype)
-        layers.append(replace(_layer(spec, block_size, token_bytes, 0, shape.dtype, 0), is_draft=True))
+        dtype = drafter.kv_cache_dtype or kv_cache_dtype
+        layers.append(replace(_layer(spec, block_size, dtype, 0, shape.dtype, 0), is_draft=True))
     return layers
 
 
 def _layer(
-    spec: LayerSpec, block_size: int, token_bytes: int, state_page_bytes: int, dtype: str, num_drafts: int
+    spec: LayerSpec, block_size: int, kv_cache_dtype: str, state_page_bytes: int, dtype: str, num_drafts: int
 ) -> CacheLayer:
     if spec.kind == "mamba":
         return CacheLayer(spec, block_size, spec.sequence_state_bytes(dtype, num_drafts), state_page_bytes)
-    return CacheLayer(spec, block_size, block_size * token_bytes, block_size * token_bytes)
+    block_size = spec.block_tokens or block_size
+    page_bytes = spec.page_bytes(block_size, kv_cache_dtype, dtype)
+    return CacheLayer(spec, block_size, page_bytes, page_bytes)

@@ -31,11 +31,13 @@ class LayerShape:
 
     ``sharded_params`` are divided evenly (query, output, dense and shared-expert matrices), ``kv_params`` by
     KV heads (at least one head per rank), ``replicated_params`` not at all. ``expert_params`` is one expert
-    of ``num_experts``, of which a token uses ``active_experts``. ``beside`` are further caches of the same layer:
-    attention beside a state, the keys of a sparse attention's indexer.
+    of ``num_experts``, of which a token uses ``active_experts``. ``before`` and ``beside`` are further caches of the
+    same layer, those that vLLM lists before and behind ``spec``: attention beside a state, the keys of a sparse
+    attention's indexer.
     """
 
     spec: LayerSpec
+    before: tuple[LayerSpec, ...] = ()
     beside: tuple[LayerSpec, ...] = ()
     weight_format: WeightFormat | None = None
     """The layer's own format, where a checkpoint is quantised; None: the model's."""
@@ -54,8 +56,8 @@ class LayerShape:
 
     @property
     def specs(self) -> tuple[LayerSpec, ...]:
-        """All caches of the layer, as vLLM lists them: attention before a state beside it."""
-        return (*self.beside, self.spec) if self.spec.kind == "mamba" else (self.spec, *self.beside)
+        """All caches of the layer, as vLLM lists them."""
+        return (*self.before, self.spec, *self.beside)
 
     @property
     def dense_params(self) -> int:
@@ -101,6 +103,8 @@ class ModelShape:
     """The dtype of the KV cache that the checkpoint was made for, where it states one."""
     sm100_kv_cache_dtype: str | None = None
     """What "auto" becomes on GPUs of compute capability 10.x, where the family has a default of its own there."""
+    mtp_layer: LayerShape | None = None
+    """The decoder layer of a module for multi-token prediction; None: like the model's last one of attention."""
     num_mtp_layers: int = 1
     """Modules for multi-token prediction in the checkpoint; one where it does not say."""
     other_params: int = 0

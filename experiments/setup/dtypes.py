@@ -14,7 +14,10 @@ from kvtwin.sim.gpu_spec import GpuSpec
 def kv_cache_dtype(shape: ModelShape, dtype: str, gpu: GpuSpec | None, notes: list[str]) -> str:
     """The format of the cache: of the GPU's kernels, for the dtype given or, with "auto", stated by the checkpoint."""
     asked = _asked_kv_cache_dtype(shape, dtype, notes)
-    kept = cache_format(shape, asked, gpu.compute_capability if gpu else 0.0)
+    try:
+        kept = cache_format(shape, asked, gpu.compute_capability if gpu else 0.0)
+    except ValueError as error:
+        raise UserError(f"{shape.name}: {error}") from None
     if kept != asked:
         notes.append(f"vLLM keeps the sparse attention's cache as {kept} on this GPU")
     return kept

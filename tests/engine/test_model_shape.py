@@ -2,11 +2,12 @@
 
 import pytest
 
+from kvtwin.engine.sizing.drafter import next_token_modules
 from kvtwin.engine.sizing.hf_config import read_hf_config
 from kvtwin.engine.sizing.layer_spec import LayerSpec
 from kvtwin.engine.sizing.model_shape import ModelConfigError, pipeline_layers
 from kvtwin.engine.sizing.sparse_latent import cache_format
-from kvtwin.experiments.catalogue.models import load_model
+from kvtwin.experiments.catalogue.models import load_model, load_model_config
 
 PUBLISHED_PARAMETERS = {
     "SmolLM2-135M": 134_515_008,
@@ -130,6 +131,21 @@ def test_sparse_latents_are_kept_as_the_gpu_does(model, dtype, compute_capabilit
     assert cache_format(load_model(model), dtype, compute_capability) == kept
 
 
+def test_compressed_latents():
+    shape = load_model("DeepSeek-V4-Flash")
+    caches = [[(spec.block_tokens, spec.window_tokens) for spec in shape.layers[index].specs] for index in (0, 2, 3)]
+    window, latents, after_4, after_128 = (64, 128), (256, None), (4, 8), (8, 128)
+    assert caches == [[window], [latents, after_4, window, latents, after_4], [window, latents, after_128]]
+    assert 155e9 < shape.weight_bytes() < 157e9  # experts in mxfp4, the rest in fp8
+    assert [spec.window_tokens for spec in next_token_modules(shape).shape.layers[0].specs] == [128]
+    assert cache_format(shape, "auto", 9.0) == "fp8_ds_mla"
+    with pytest.raises(ValueError, match="compressed latents are modelled in fp8_ds_mla only"):
+        cache_format(shape, "bfloat16", 9.0)
+    config = load_model_config("DeepSeek-V4-Flash")[0]
+    with pytest.raises(ModelConfigError, match="compress_ratios has 8, not one of 0, 1, 4 and 128"):
+        read_hf_config({**config, "compress_ratios": [8] * 44}, "test")
+
+
 def test_glm_5_keeps_8_bits_on_data_centre_blackwell():
     fields = {
         "kv_lora_rank": 512,
@@ -189,8 +205,24 @@ def test_weights_in_quantised_formats():
             {"hybrid_override_pattern": "M-*X", "model_type": "nemotron_h", "mamba_num_heads": 4},
             "mamba_head_dim|'X', not one of",
         ),
-        ({"compress_ratios": [4, 128]}, "compressed sparse attention"),
+        ({"compress_ratios": [4, 128]}, "compress_ratios, which may change what layers keep"),
+        ({"sparse_attention_config": {"use_sparse_attention": True}}, "sparse attention with an index of its own"),
+        ({"attn_res_block_size": 12}, "Kimi-K3, which is not modelled"),
+        ({"layer_group_size": 8}, "linear attention of Ling and Ring hybrids, which is not modelled"),
         ({"attn_type_list": [1, 1, 0, 1]}, "attn_type_list has linear attention"),
+        (
+            {
+                "model_type": "nemotron_h",
+                "hybrid_override_pattern": "M-*-",
+                "mamba_num_heads": 4,
+                "mamba_head_dim": 16,
+                "n_groups": 1,
+                "ssm_state_size": 16,
+                "conv_kernel": 4,
+                "mamba_ssm_cache_dtype": "int3",
+            },
+            "mamba_ssm_cache_dtype 'int3' is not one of",
+        ),
         ({"architectures": ["BertModel"]}, "BertModel is a pooling model"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"layer_types": ["sliding_attention"] * 4}, "no sliding_window"),

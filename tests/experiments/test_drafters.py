@@ -79,7 +79,7 @@ def drafter_bytes(data):
 
 def test_mtp_layers_join_full_attention_and_blocks_grow_with_the_drafts(sized, config):
     """Blocks of 1568 and, with two drafts, 1600 tokens: start-up logs of Qwen3.5-27B, tensor parallel 2, fp8 cache."""
-    words = ("-tp", 2, "--kv-cache-dtype", "fp8", "--max-num-seqs", 64)
+    words = ("-tp", 2, "--gpu", "l40s", "--kv-cache-dtype", "fp8", "--max-num-seqs", 64)
     model = config(QWEN)
     assert groups(sized(model, *words)) == [("mamba", 1568, 16)] * 3 + [("full_attention", 1568, 16)]
     data = sized(model, *words, *speculation("mtp"))

@@ -269,6 +269,17 @@ def test_models_of_states_alone_cache_no_prefixes_unless_told_to(kvtwin, write):
     )
 
 
+@pytest.mark.slow
+def test_compressed_latents_are_replayed_or_refused_by_name(kvtwin):
+    """DeepSeek-V4: five groups in blocks of 4 to 256 tokens, whose hits are multiples of 256."""
+    server = ("--model", "DeepSeek-V4-Flash", "--num-gpu-blocks-override", 20000, "--max-model-len", 8192)
+    summary = json.loads(kvtwin("replay", "demo", *server, "--num-prompts", 12, "--step-time", "zero", "--json").out)
+    assert summary["hit_alignment_tokens"] == 256
+    kvtwin("size", *server, "--kv-cache-dtype", "bfloat16").complains("modelled in fp8_ds_mla only")
+    kvtwin("replay", "demo", *server, "--disable-hybrid-kv-cache-manager").complains("compressed latents without")
+
+
+@pytest.mark.slow
 def test_models_of_states_alone_are_replayed(kvtwin, write):
     model = ("--model", write(MAMBA_2, name="config.json"), "--gpu", "h200", "--max-num-seqs", 64)
     model += ("--max-model-len", 8192)

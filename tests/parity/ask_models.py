@@ -8,8 +8,9 @@ on torch's "meta" device, so without weights or memory), the block size that vLL
 blocks and concurrency of vLLM's planner, and the number of parameters of the model; or vLLM's refusal.
 
 Faked are kernels, which have no say in sizes: attention back ends with blocks of a multiple of 16 tokens (64 for latent
-attention), experts as bare parameters, a tensor-parallel group that knows its size but has no other members. Images are
-left out: the language model of a multimodal one is asked. Two Python packages more than the oracle's own are needed:
+attention), experts as bare parameters, a tensor-parallel group that knows its size but has no other members, and where
+a server has a ``compute_capability`` the GPU's. Images are left out: the language model of a multimodal one is asked.
+Two Python packages more than the oracle's own are needed:
 ``pip install --no-deps --target FOLDER compressed-tensors loguru``, and FOLDER in PYTHONPATH.
 """
 
@@ -35,6 +36,8 @@ SERVER = {
     "enable_prefix_caching": True,
     "kv_cache_dtype": "auto",
     "tensor_parallel_size": 1,
+    "kv_cache_layout": "LBNHC",
+    "compute_capability": None,
 }
 
 TEXT_ARCHITECTURES = {
@@ -263,7 +266,7 @@ def vllm_config(config: dict, server: dict):
         device_config=V.DeviceConfig(device="cpu"),
     )
     config_of_all.scheduler_config.disable_hybrid_kv_cache_manager = False
-    config_of_all.cache_config.kv_cache_layout = "LBNHC"
+    config_of_all.cache_config.kv_cache_layout = server["kv_cache_layout"]
     config_of_all.parallel_config.tensor_parallel_size = server["tensor_parallel_size"]
     return config_of_all
 
@@ -286,13 +289,17 @@ def answer(case: dict) -> dict:
     from vllm.config import set_current_vllm_config
     from vllm.config.vllm import get_layers_from_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-    from vllm.platforms.interface import Platform
+    from vllm.platforms import current_platform
+    from vllm.platforms.interface import DeviceCapability, Platform
     from vllm.utils.torch_utils import set_default_torch_dtype
     from vllm.v1.core import kv_cache_planning as planning
     from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
     from vllm.v1.kv_cache_interface import iter_layer_specs
 
     server = SERVER | case.get("server", {})
+    if server["compute_capability"]:
+        capability = DeviceCapability(*server["compute_capability"])
+        type(current_platform).get_device_capability = classmethod(lambda cls, device_id=0: capability)
     config = vllm_config(case["config"], server)
     with set_current_vllm_config(config):
         make_groups(server["tensor_parallel_size"])

@@ -17,11 +17,12 @@ from kvtwin.experiments.catalogue.models import load_model_config, model_names
 HERE = Path(__file__).parent
 CASES = json.loads((HERE / "model_table.json").read_text())
 SERVER = {"max_num_batched_tokens": 8192, "tensor_parallel_size": 1, "kv_cache_dtype": "auto"}
-SERVER |= {"async_scheduling": True, "enable_prefix_caching": True, "compute_capability": 9.0}
+SERVER |= {"async_scheduling": True, "enable_prefix_caching": True, "compute_capability": [9, 0]}
 KINDS = {
     "FullAttentionSpec": "full_attention",
     "MLAAttentionSpec": "full_attention",
     "SlidingWindowSpec": "sliding_window",
+    "SlidingWindowMLASpec": "sliding_window",
     "ChunkedLocalAttentionSpec": "chunked_local_attention",
     "MambaSpec": "mamba",
 }
@@ -38,7 +39,7 @@ def planned(case):
     server = SERVER | case["server"]
     shape = read_hf_config(config_of(case), case["name"])
     shape = with_checkpoints(shape, caches_prefixes=server["enable_prefix_caching"], compute_capability=0.0)
-    kv_cache_dtype = cache_format(shape, server["kv_cache_dtype"], server["compute_capability"])
+    kv_cache_dtype = cache_format(shape, server["kv_cache_dtype"], server["compute_capability"][0])
     layers = cache_layers(
         shape,
         block_size=LATENT_BLOCK_TOKENS if any(layer.spec.is_latent for layer in shape.layers) else 16,
