@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
 from tests.parity.compare import compare
+from tests.parity.compiled_case import run_compiled_case
 
 SHOWN_PER_CASE = 3
 
@@ -28,12 +29,18 @@ def log_file(folder: Path, name: str, kind: str) -> Path:
     return packed if packed.exists() else folder / f"{name}.{kind}.jsonl"
 
 
-def compare_case(folder: Path, name: str) -> tuple[int, int]:
-    """Print the first differences of a case; return how many steps were compared and how many fields differ."""
+def compare_case(folder: Path, name: str, *, compiled: bool = False) -> tuple[int, int]:
+    """Print the first differences of a case; return how many steps were compared and how many fields differ.
+
+    ``compiled``: through the compiled loop, without KV events. UnsupportedCaseError: it does not know such cases.
+    """
     case = json.loads((folder / f"{name}.config.json").read_text())
     lines = list(read_jsonl(log_file(folder, name, "workload")))
     steps = differences = 0
-    for _, found in compare(read_jsonl(log_file(folder, name, "log")), run_case(case, lines)):
+    log = read_jsonl(log_file(folder, name, "log"))
+    if compiled:
+        log = ({field: value for field, value in record.items() if field != "kv_events"} for record in log)
+    for _, found in compare(log, run_compiled_case(case, lines) if compiled else run_case(case, lines)):
         steps += 1
         for difference in found:
             differences += 1
@@ -47,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.parity", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", metavar="NAME", help="just this case")
+    parser.add_argument("--compiled", action="store_true", help="through the compiled loop, where it applies")
     options = parser.parse_args(arguments)
     names = [name for name in case_names(options.folder) if options.only in (None, name)]
     if not names:
@@ -54,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     cases = steps = differences = 0
     for name in names:
         try:
-            case_steps, case_differences = compare_case(options.folder, name)
+            case_steps, case_differences = compare_case(options.folder, name, compiled=options.compiled)
         except UnsupportedCaseError as reason:
             print(f"{name}: skipped, needs {reason}")
             continue

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from tests.parity.__main__ import case_names, compare_case, log_file
@@ -45,7 +46,7 @@ def ask_oracle(variables: dict[str, str], first_seed: int, count: int, folder: P
 
 def compare_folder(folder: Path) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """Totals of a folder, how many cases there are of each kind, and what happened in them."""
-    totals = Counter({"cases": 0, "steps": 0, "differences": 0, "refused": 0})
+    totals = Counter({"cases": 0, "steps": 0, "differences": 0, "refused": 0, "cases_by_loop": 0, "steps_by_loop": 0})
     kind_counts: Counter[str] = Counter()
     event_counts: Counter[str] = Counter()
     for name in case_names(folder):
@@ -57,6 +58,9 @@ def compare_folder(folder: Path) -> tuple[Counter[str], Counter[str], Counter[st
             totals["refused"] += 1
             continue
         totals.update(cases=1, steps=case_steps, differences=case_differences)
+        with suppress(UnsupportedCaseError):  # the loop leaves it to the plain scheduler
+            case_steps, case_differences = compare_case(folder, name, compiled=True)
+            totals.update(cases_by_loop=1, steps_by_loop=case_steps, differences=case_differences)
         kind_counts.update(kinds(config, lines))
         event_counts.update(events(read_jsonl(log_file(folder, name, "log"))))
     return totals, kind_counts, event_counts
@@ -97,6 +101,7 @@ def main() -> int:
         print(f"{name}: vLLM gives no answer, and it is not refused")
     num_refused = len(unanswered) - len(wrong)
     print(f"refused by name: {num_refused} cases to which vLLM gives no answer, {totals['refused']} that it survives")
+    print(f"again through the compiled loop: {totals['cases_by_loop']} cases, {totals['steps_by_loop']} steps")
     print(f"cases {totals['cases']} steps {totals['steps']} differences {totals['differences'] + len(wrong)}")
     return 1 if totals["differences"] or wrong or not totals["cases"] else 0
 

@@ -8,22 +8,31 @@ from pathlib import Path
 
 import pytest
 
+from kvtwin.engine.compiled.machine_code import machine_code
 from tests.parity import image_cases
 from tests.parity.__main__ import case_names, log_file, main
 from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
 from tests.parity.compare import compare
+from tests.parity.compiled_case import run_compiled_case, why_plain
 from tests.parity.oracle.image_oracle import DEFAULT_CONFIG
+from tests.parts import slow_but
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 GOLDEN_RANDOM = HERE / "golden_random"
 GOLDEN_IMAGES = HERE / "golden_images"
 CASES = [(folder, name) for folder in (GOLDEN, GOLDEN_RANDOM, GOLDEN_IMAGES) for name in case_names(folder)]
+needs_machine_code = pytest.mark.skipif(machine_code() is None, reason="nothing is compiled here")
 
 
 def load(folder, name):
     case = json.loads((folder / f"{name}.config.json").read_text())
     return case, list(read_jsonl(log_file(folder, name, "workload"))), list(read_jsonl(log_file(folder, name, "log")))
+
+
+def loop_decides(folder, name):
+    case = json.loads((folder / f"{name}.config.json").read_text())
+    return not why_plain(case, list(read_jsonl(log_file(folder, name, "workload"))))
 
 
 @pytest.mark.parametrize(("folder", "name"), CASES, ids=[f"{folder.name}/{name}" for folder, name in CASES])
@@ -33,6 +42,27 @@ def test_every_field_of_every_step_agrees(folder, name):
     differences = [found for _, found in compare(log, run_case(case, lines, check=check)) if found]
     assert not differences, "\n".join(str(one) for one in differences[0])
     assert len(log) > 3
+
+
+@needs_machine_code
+@pytest.mark.parametrize(
+    "name",
+    slow_but(
+        ["golden/preempt_priority_chunked", "golden/duplicates"],
+        [f"{folder.name}/{name}" for folder, name in CASES if loop_decides(folder, name)],
+    ),
+)
+def test_every_field_of_every_step_agrees_through_the_compiled_loop(name):
+    case, lines, log = load(HERE / name.split("/")[0], name.split("/")[1])
+    for record in log:
+        record.pop("kv_events", None)
+    differences = [found for _, found in compare(log, run_compiled_case(case, lines)) if found]
+    assert not differences, "\n".join(str(one) for one in differences[0])
+
+
+def test_the_loop_decides_the_cases_of_full_attention():
+    """It leaves other groups, speculation, images, aborts and resets to the plain scheduler."""
+    assert sum(loop_decides(folder, name) for folder, name in CASES) >= 32
 
 
 def test_the_cases_in_scope_are_here():

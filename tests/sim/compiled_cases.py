@@ -35,8 +35,8 @@ class Case(NamedTuple):
 def random_case(seed):
     """Case number ``seed``."""
     random = Random(seed)
-    if seed % 8 == 7:
-        return _phantom_case(random)
+    if seed % 8:
+        return _phantom_case(random) if seed % 8 == 7 else _tiny_case(random)
     config = _config(random)
     step_time = random.choice(
         [
@@ -57,33 +57,109 @@ def random_case(seed):
     )
 
 
-def _phantom_case(random):
-    """Less important requests prefill one prompt slowly, and lose blocks in the step that was to fill them."""
-    block_size = random.choice([1, 2, 4])
-    prompt_tokens = random.randint(20, 40)
+def _tiny_case(random):
+    """Hardly any memory, budget or time: a few requests of a few tokens, many of which arrive together."""
+    block_size = random.choice([1, 1, 2, 3])
+    seats = random.randint(1, 4)
+    max_model_len = random.randint(2, 24)
+    chunks = random.random() < 0.7
+    budget = max(seats, random.randint(1, 12), 0 if chunks else max_model_len)
     config = EngineConfig(
-        num_blocks=random.randint(60, 110) // block_size + 1,
+        num_blocks=random.randint(2, 14),
+        block_size=block_size,
+        max_model_len=max_model_len,
+        max_num_seqs=seats,
+        max_num_active_seqs=random.choice([None, None, 1]),
+        max_num_batched_tokens=budget,
+        enable_prefix_caching=random.random() < 0.85,
+        enable_chunked_prefill=chunks,
+        long_prefill_token_threshold=random.choice([0, 0, 1, min(3, max_model_len)]),
+        long_prefill_token_threshold_adaptive=random.random() < 0.3,
+        scheduling_policy=random.choice(["fcfs", "priority"]),
+        watermark=random.choice([0, 0, 0.1, 0.4]),
+        scheduler_reserve_full_isl=random.random() < 0.5,
+        prefill_schedule_interval=random.choice([1, 1, 2, 3]),
+        async_scheduling=random.random() < 0.6,
+        max_loras=random.choice([0, 1, 1, 2]),
+        vllm_strict=False,
+    )
+    has_loras, has_sessions = random.random() < 0.3, random.random() < 0.3
+    records, now_ns = [], 0
+    for index in range(random.randint(1, 9)):
+        now_ns += random.choice([0, 0, 0, 1, 2, 5, 10, 30])
+        prompt_tokens = random.choice([1, 1, random.randint(1, 8), random.randint(1, max_model_len)])
+        output_tokens = random.choice([1, 2, random.randint(1, 10), max_model_len])
+        known = {}
+        if random.random() < 0.6:
+            known["token_ids"] = [random.randrange(2) * (random.random() < 0.3) for _ in range(prompt_tokens)]
+            if random.random() < 0.7:
+                known["output_token_ids"] = [0] * output_tokens
+        elif random.random() < 0.5:
+            known["hash_block_tokens"] = random.choice([1, 2, 3])
+            known["hash_ids"] = [random.choice([0, 0, 1])] * -(-prompt_tokens // known["hash_block_tokens"])
+        if has_sessions and random.random() < 0.8:
+            known["session"] = f"session {random.randrange(2)}"
+            if random.random() < 0.7:
+                known["think_time_ns"] = random.choice([0, 5, 10])
+        records.append(
+            RequestRecord(
+                request_id=f"r{index}",
+                arrival_ns=now_ns,
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
+                priority=random.choice([0, 0, random.randrange(3)]),
+                n=random.choice([1, 1, 1, 2]),
+                lora_name=random.choice([None, "a", "b"]) if has_loras else None,
+                source=f"line {index}",
+                **known,
+            )
+        )
+    return Case(
+        config,
+        records,
+        random.choice([{}, {"step_ns": 10}, {"step_ns": 5}, {"step_ns": 5, "prefill_token_ns": 5}]),
+        random.choice([None, None, 1, 2]),
+        random.choice([0, 0, 0, 1, 2]),
+        random.random() < 0.5,
+    )
+
+
+def _phantom_case(random):
+    """Who matters least prefills slowly, and loses its blocks in the step that was to fill some of them.
+
+    Others leave blocks without a key, which are handed out first. So it finds its own, or one with the same prompt does.
+    """
+    block_size, chunk = random.choice([2, 4, 8]), random.randint(2, 4)
+    config = EngineConfig(
+        num_blocks=4 * chunk + random.choice([1, 1, 1, 2, 3]),
         block_size=block_size,
         max_model_len=200,
-        max_num_seqs=6,
+        max_num_seqs=16,
         max_num_batched_tokens=64,
-        long_prefill_token_threshold=random.choice([block_size, 2 * block_size, 3]),
+        long_prefill_token_threshold=chunk * block_size,
         scheduling_policy="priority",
-        scheduler_reserve_full_isl=False,
+        scheduler_reserve_full_isl=random.random() < 0.3,
         async_scheduling=random.random() < 0.5,
-        vllm_strict=random.random() < 0.3,
+        vllm_strict=random.random() < 0.4,
     )
+    slow_prompt = list(range(100, 100 + 3 * chunk * block_size - random.choice([0, 0, 1])))
+    sent = [(0, [index], block_size - random.choice([0, 1, 1]), 0) for index in range(chunk)]
+    sent.append((0, slow_prompt, random.randint(1, 9), 9))
+    sent += [(10, [50] * block_size, random.randint(1, 4), 0)]
+    for _ in range(random.randint(0, 4)):
+        prompt = [*slow_prompt, 0][: random.choice([len(slow_prompt), len(slow_prompt) + 1, random.randint(1, 20)])]
+        sent.append((random.randrange(20, 200), prompt, random.randint(1, 5), random.randint(1, 9)))
     records = [
         RequestRecord(
             request_id=f"r{index}",
-            arrival_ns=10 * index * random.randint(0, 3),
-            prompt_tokens=prompt_tokens,
-            output_tokens=random.randint(5, 60),
-            token_ids=[1] * prompt_tokens,
-            priority=random.randint(0, 9) - index // 3,
+            arrival_ns=arrival_ns,
+            prompt_tokens=len(token_ids),
+            output_tokens=max(1, output_tokens),
+            token_ids=token_ids,
+            priority=priority,
             source=f"line {index}",
         )
-        for index in range(20)
+        for index, (arrival_ns, token_ids, output_tokens, priority) in enumerate(sent)
     ]
     records.sort(key=lambda record: record.arrival_ns)
     return Case(config, records, {"step_ns": 10}, None, 0, True)
