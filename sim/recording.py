@@ -97,7 +97,8 @@ _LACKS_MEMORY = (AdmissionStop.MEMORY, AdmissionStop.PREEMPTION)
 _computed_tokens, _slots = attrgetter("num_computed_tokens"), attrgetter("num_slots")
 
 
-def _integers() -> array[int]:
+def integers() -> array[int]:
+    """An empty column."""
     return array("q")
 
 
@@ -109,27 +110,27 @@ class RequestColumns:
     """
 
     request_id: list[str] = field(default_factory=list)
-    record_index: array[int] = field(default_factory=_integers)
+    record_index: array[int] = field(default_factory=integers)
     """The workload's record, counted as they were sent: the same for all samples of one prompt."""
     session: list[str | None] = field(default_factory=list)
     finish_reason: list[str] = field(default_factory=list)
     finish_message: list[str] = field(default_factory=list)
-    arrival_ns: array[int] = field(default_factory=_integers)
-    first_scheduled_ns: array[int] = field(default_factory=_integers)
-    first_token_ns: array[int] = field(default_factory=_integers)
-    finish_ns: array[int] = field(default_factory=_integers)
-    prompt_tokens: array[int] = field(default_factory=_integers)
-    output_tokens: array[int] = field(default_factory=_integers)
-    hit_tokens: array[int] = field(default_factory=_integers)
+    arrival_ns: array[int] = field(default_factory=integers)
+    first_scheduled_ns: array[int] = field(default_factory=integers)
+    first_token_ns: array[int] = field(default_factory=integers)
+    finish_ns: array[int] = field(default_factory=integers)
+    prompt_tokens: array[int] = field(default_factory=integers)
+    output_tokens: array[int] = field(default_factory=integers)
+    hit_tokens: array[int] = field(default_factory=integers)
     """Prompt tokens found in the cache at the first admission (vLLM's num_cached_tokens)."""
-    forked_tokens: array[int] = field(default_factory=_integers)
+    forked_tokens: array[int] = field(default_factory=integers)
     """Prompt tokens that the first admission took over from another sample's blocks, where samples are forks."""
-    resumed_hit_tokens: array[int] = field(default_factory=_integers)
+    resumed_hit_tokens: array[int] = field(default_factory=integers)
     """Tokens found again in the cache when the request resumed after preemptions."""
-    preemptions: array[int] = field(default_factory=_integers)
-    pause_ns: array[int] = field(default_factory=_integers)
+    preemptions: array[int] = field(default_factory=integers)
+    pause_ns: array[int] = field(default_factory=integers)
     """From the end of the session's latest turn to the arrival; -1 where no turn of it had ended."""
-    history_tokens: array[int] = field(default_factory=_integers)
+    history_tokens: array[int] = field(default_factory=integers)
     """Tokens that the prompt shares with that turn, as far as whole blocks can be hit."""
 
 
@@ -137,30 +138,30 @@ class RequestColumns:
 class StepColumns:
     """One row per step, in order; counts are as they stood when the step was scheduled."""
 
-    scheduled_ns: array[int] = field(default_factory=_integers)
-    start_ns: array[int] = field(default_factory=_integers)
-    end_ns: array[int] = field(default_factory=_integers)
-    sequences: array[int] = field(default_factory=_integers)
-    tokens: array[int] = field(default_factory=_integers)
-    admitted: array[int] = field(default_factory=_integers)
-    preempted: array[int] = field(default_factory=_integers)
-    hit_tokens: array[int] = field(default_factory=_integers)
-    running: array[int] = field(default_factory=_integers)
-    waiting: array[int] = field(default_factory=_integers)
-    free_blocks: array[int] = field(default_factory=_integers)
-    lacks_memory: array[int] = field(default_factory=_integers)
+    scheduled_ns: array[int] = field(default_factory=integers)
+    start_ns: array[int] = field(default_factory=integers)
+    end_ns: array[int] = field(default_factory=integers)
+    sequences: array[int] = field(default_factory=integers)
+    tokens: array[int] = field(default_factory=integers)
+    admitted: array[int] = field(default_factory=integers)
+    preempted: array[int] = field(default_factory=integers)
+    hit_tokens: array[int] = field(default_factory=integers)
+    running: array[int] = field(default_factory=integers)
+    waiting: array[int] = field(default_factory=integers)
+    free_blocks: array[int] = field(default_factory=integers)
+    lacks_memory: array[int] = field(default_factory=integers)
     """1 where somebody was preempted, or the head of the queue not admitted, because too few blocks are free."""
-    computed_tokens: array[int] = field(default_factory=_integers)
+    computed_tokens: array[int] = field(default_factory=integers)
     """Tokens that the running requests have computed, each counted for itself, when the step is done."""
-    unfilled_slots: array[int] = field(default_factory=_integers)
+    unfilled_slots: array[int] = field(default_factory=integers)
     """Slots that they have besides, in their last blocks or reserved for them."""
-    unused_slots: array[int] = field(default_factory=_integers)
+    unused_slots: array[int] = field(default_factory=integers)
     """Slots of these that are reserved and never filled, as is known when the request has ended."""
-    saved_blocks: array[int] = field(default_factory=_integers)
+    saved_blocks: array[int] = field(default_factory=integers)
     """Blocks copied to the host: swapped out or offloaded."""
-    loaded_blocks: array[int] = field(default_factory=_integers)
+    loaded_blocks: array[int] = field(default_factory=integers)
     """Blocks copied from the host."""
-    pinned_blocks: array[int] = field(default_factory=_integers)
+    pinned_blocks: array[int] = field(default_factory=integers)
     """Blocks that are held between the turns of sessions (``--retention``); they are not free."""
 
 

@@ -88,7 +88,7 @@ def free(pool: PoolArrays, blocks: Sequence[int], start: int, end: int, stride: 
     """Drop one reference of each block of ``blocks[start:end:stride]``, the one to be evicted first at the start.
 
     Blocks without a key go to the front of the queue, others to its back. Returns ``DONE``, or the first block that is
-    not held: then nothing has changed.
+    not held: then nothing has changed. ``stride`` is 1 or -1.
     """
     ref_counts, keys, successor, predecessor = pool.ref_counts, pool.keys, pool.next, pool.previous
     sentinel = len(keys)
@@ -99,8 +99,11 @@ def free(pool: PoolArrays, blocks: Sequence[int], start: int, end: int, stride: 
         if block == NULL_BLOCK:
             continue
         if ref_counts[block] == 0:
-            for freed_index in range(index - stride, start - stride, -stride):
-                _hold_again(pool, blocks[freed_index])
+            pool.counts[NUM_FREE] += num_freed
+            if stride > 0:
+                touch(pool, blocks, start, index)
+            else:
+                touch(pool, blocks, index + 1, start + 1)
             return block
         ref_counts[block] -= 1
         if ref_counts[block] == 0:
@@ -115,18 +118,6 @@ def free(pool: PoolArrays, blocks: Sequence[int], start: int, end: int, stride: 
             num_freed += 1
     pool.counts[NUM_FREE] += num_freed
     return DONE
-
-
-@compilable
-def _hold_again(pool: PoolArrays, block: int) -> None:
-    """Undo what :func:`free` did to one block."""
-    if block == NULL_BLOCK:
-        return
-    if pool.ref_counts[block] == 0:
-        after, before = pool.next[block], pool.previous[block]
-        pool.next[before] = after
-        pool.previous[after] = before
-    pool.ref_counts[block] += 1
 
 
 @compilable

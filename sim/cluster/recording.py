@@ -8,24 +8,20 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from kvtwin.engine.statistics import EngineStatistics
-from kvtwin.sim.recording import Recorder, RequestColumns, StepColumns
+from kvtwin.sim.recording import Recorder, RequestColumns, StepColumns, integers
 
 _Columns = TypeVar("_Columns", RequestColumns, StepColumns)
-
-
-def _integers() -> array[int]:
-    return array("q")
 
 
 @dataclass
 class RoutedRequestColumns(RequestColumns):
     """One row per request that reached an engine, in order of completion."""
 
-    replica: array[int] = field(default_factory=_integers)
+    replica: array[int] = field(default_factory=integers)
     """The replica that served it, from 0 on."""
-    cached_tokens: array[int] = field(default_factory=_integers)
+    cached_tokens: array[int] = field(default_factory=integers)
     """Prompt tokens that this replica had cached when the request was sent."""
-    most_cached_tokens: array[int] = field(default_factory=_integers)
+    most_cached_tokens: array[int] = field(default_factory=integers)
     """The most that any replica had."""
 
 
@@ -33,16 +29,16 @@ class RoutedRequestColumns(RequestColumns):
 class ReplicaStepColumns(StepColumns):
     """One row per step of any replica, in the order in which they were scheduled."""
 
-    replica: array[int] = field(default_factory=_integers)
+    replica: array[int] = field(default_factory=integers)
 
 
 @dataclass
 class Routing:
     """One row per record, in the order in which they were sent."""
 
-    replica: array[int] = field(default_factory=_integers)
-    cached_tokens: array[int] = field(default_factory=_integers)
-    most_cached_tokens: array[int] = field(default_factory=_integers)
+    replica: array[int] = field(default_factory=integers)
+    cached_tokens: array[int] = field(default_factory=integers)
+    most_cached_tokens: array[int] = field(default_factory=integers)
 
     def add(self, replica: int, cached_tokens: Sequence[int]) -> None:
         """A record was sent to ``replica`` when each replica had so many of its tokens cached."""

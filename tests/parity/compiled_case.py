@@ -16,7 +16,8 @@ from kvtwin.sim.compiled_settings import reasons_against
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.recording import Recorder
 from kvtwin.workloads.request_record import RequestRecord
-from tests.parity.case import CaseRun, UnsupportedCaseError
+from tests.parity.case import CaseRun, UnsupportedCaseError, engine_config
+from tests.parity.oracle.image_oracle import DEFAULT_CONFIG
 
 _SPARE_ROWS = 4
 """With fewer rows left for steps the loop comes back before it schedules the next one."""
@@ -141,15 +142,19 @@ class LoopCore:
         return self._memory["tables"][first : first + count].tolist()
 
 
+def why_plain(case: dict[str, Any], lines: list[dict[str, Any]]) -> list[str]:
+    """What of a case only the plain scheduler knows."""
+    config = engine_config(DEFAULT_CONFIG | case | {"kv_events": False}, num_loras=0)
+    return [*reasons_against(config), *sorted({line.get("op", "add") for line in lines} - {"add"})]
+
+
 class CompiledRun(CaseRun):
     """A case through the compiled loop. UnsupportedCaseError: the loop leaves it to the plain scheduler."""
 
     def __init__(self, case: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-        super().__init__(case | {"kv_events": False}, lines)
-        operations = {line.get("op", "add") for line in lines} - {"add"}
-        reasons = [*reasons_against(self.scheduler.config), *sorted(operations)]
-        if reasons:
+        if reasons := why_plain(case, lines):
             raise UnsupportedCaseError(f"the plain scheduler: {', '.join(reasons)}")
+        super().__init__(case | {"kv_events": False}, lines)
         self.core = LoopCore(self.scheduler)
         arrivals = {super(CompiledRun, self)._make_request(*event).arrival_ns for event in self.events}
         self._places = {arrival: place for place, arrival in enumerate(sorted(arrivals))}

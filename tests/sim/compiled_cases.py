@@ -127,7 +127,7 @@ def _tiny_case(random):
 def _phantom_case(random):
     """Who matters least prefills slowly, and loses its blocks in the step that was to fill some of them.
 
-    Others leave blocks without a key, which are handed out first. So it finds its own, or another of its prompt does.
+    Others leave blocks without a key, which are handed out first. So it, or who has the same prompt, finds its own.
     """
     block_size, chunk = random.choice([2, 4, 8]), random.randint(2, 4)
     config = EngineConfig(

@@ -39,34 +39,30 @@ def put_back(loop: LoopArrays, request: int) -> None:
 @compilable
 def remove(loop: LoopArrays, request: int) -> None:
     """``WaitingQueue.remove``; of the head, ``pop``."""
-    requests, numbers = loop.requests, loop.numbers
-    before, after = requests[request, PREVIOUS_WAITING], requests[request, NEXT_WAITING]
-    if before == NOBODY:
-        numbers[FIRST_WAITING] = after
-    else:
-        requests[before, NEXT_WAITING] = after
-    if after == NOBODY:
-        numbers[LAST_WAITING] = before
-    else:
-        requests[after, PREVIOUS_WAITING] = before
-    numbers[NUM_WAITING] -= 1
+    row = loop.requests[request]
+    _join(loop, row[PREVIOUS_WAITING], row[NEXT_WAITING])
+    loop.numbers[NUM_WAITING] -= 1
 
 
 @compilable
 def _insert_behind(loop: LoopArrays, request: int, before: int) -> None:
-    requests, numbers = loop.requests, loop.numbers
-    after = numbers[FIRST_WAITING] if before == NOBODY else requests[before, NEXT_WAITING]
-    requests[request, PREVIOUS_WAITING] = before
-    requests[request, NEXT_WAITING] = after
+    after = loop.numbers[FIRST_WAITING] if before == NOBODY else loop.requests[before, NEXT_WAITING]
+    _join(loop, before, request)
+    _join(loop, request, after)
+    loop.numbers[NUM_WAITING] += 1
+
+
+@compilable
+def _join(loop: LoopArrays, before: int, after: int) -> None:
+    """Let ``after`` follow ``before``; nobody before is the queue's start, nobody after its end."""
     if before == NOBODY:
-        numbers[FIRST_WAITING] = request
+        loop.numbers[FIRST_WAITING] = after
     else:
-        requests[before, NEXT_WAITING] = request
+        loop.requests[before, NEXT_WAITING] = after
     if after == NOBODY:
-        numbers[LAST_WAITING] = request
+        loop.numbers[LAST_WAITING] = before
     else:
-        requests[after, PREVIOUS_WAITING] = request
-    numbers[NUM_WAITING] += 1
+        loop.requests[after, PREVIOUS_WAITING] = before
 
 
 @compilable
