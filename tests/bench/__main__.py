@@ -15,6 +15,8 @@ from pathlib import Path
 from tests.bench.cases import CASES, Case
 from tests.bench.contenders import Measured, run
 
+REPOSITORY = Path(__file__).parents[2]
+
 Best = dict[tuple[str, int], Measured]
 
 COMPILED, PLAIN, DYNAMO, VLLM = "kvtwin, compiled", "kvtwin, plain", "Dynamo's mocker", "vLLM's scheduler"
@@ -32,8 +34,10 @@ def main() -> None:
     )
     parser.add_argument("--vllm-requests", type=int, default=150, help="so many of the first, for vLLM")
     parser.add_argument("--limit-s", type=float, default=900, help="wall time that one replay may take")
-    parser.add_argument("--dynamo-python", default=os.environ.get("DYNAMO_PYTHON"))
     given = parser.parse_args()
+    given.dynamo_python = _python("DYNAMO_PYTHON", ".dynamo/bin/python")
+    given.oracle_python = _python("ORACLE_PYTHON", ".oracle/venv/bin/python")
+    os.environ.setdefault("VLLM_ORACLE_SRC", str(REPOSITORY / ".oracle/vllm_src"))
     print(f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}.")
     print("Of each contender the fastest of", given.repeats, "repeats in turn.\n")
     print(
@@ -57,11 +61,16 @@ def main() -> None:
         )
 
 
+def _python(variable: str, usual: str) -> str | None:
+    """The interpreter of a contender, if it is set up."""
+    path = Path(os.environ.get(variable, REPOSITORY / usual))
+    return str(path) if path.exists() else None
+
+
 def _best_of(case: Case, trace: Path, as_mooncake: Path, given: argparse.Namespace) -> Best:
     """Of each contender, and of how many of the first requests it replayed (0: all), its fastest repeat."""
     options = (trace, case.num_blocks, "--rate-scale", case.rate_scale)
     for_vllm = trace.with_name("for-vllm.json")
-    oracle, source = os.environ.get("ORACLE_PYTHON"), os.environ.get("VLLM_ORACLE_SRC")
     few, fewest = given.plain_requests, given.vllm_requests
 
     def kvtwin(number: int, *more: object, interpreted: bool = False) -> Measured | None:
@@ -77,9 +86,11 @@ def _best_of(case: Case, trace: Path, as_mooncake: Path, given: argparse.Namespa
     if given.dynamo_python:
         words = (given.dynamo_python, "of_dynamo.py", as_mooncake, case.num_blocks)
         turns[DYNAMO, 0] = lambda: run(*words, limit_s=given.limit_s)
-    if oracle and source:
+    if given.oracle_python:
         turns[COMPILED, fewest] = lambda: kvtwin(fewest, "--vllm", for_vllm)
-        turns[VLLM, fewest] = lambda: run(oracle, "of_vllm.py", for_vllm, case.num_blocks, limit_s=given.limit_s)
+        turns[VLLM, fewest] = lambda: run(
+            given.oracle_python, "of_vllm.py", for_vllm, case.num_blocks, limit_s=given.limit_s
+        )
     best: Best = {}
     for repeat in range(given.repeats):
         for who, measure in turns.items():
