@@ -71,12 +71,12 @@ def _best_of(case: Case, trace: Path, as_mooncake: Path, given: argparse.Namespa
     """Of each contender, and of how many of the first requests it replayed (0: all), its fastest repeat."""
     options = (trace, case.num_blocks, "--rate-scale", case.rate_scale)
     for_vllm = trace.with_name("for-vllm.json")
-    few, fewest = given.plain_requests, given.vllm_requests
+    few, fewest, limit_s = given.plain_requests, given.vllm_requests, given.limit_s
 
     def kvtwin(number: int, *more: object, interpreted: bool = False) -> Measured | None:
         some = ("--num-prompts", number) if number else ()
         words = (*options, *some, *more)
-        return run(sys.executable, "of_kvtwin.py", *words, interpreted=interpreted, limit_s=given.limit_s)
+        return run(sys.executable, "of_kvtwin.py", *words, interpreted=interpreted, limit_s=limit_s)
 
     turns = {
         (COMPILED, 0): lambda: kvtwin(0),
@@ -85,7 +85,7 @@ def _best_of(case: Case, trace: Path, as_mooncake: Path, given: argparse.Namespa
     }
     if given.dynamo_python:
         words = (given.dynamo_python, "of_dynamo.py", as_mooncake, case.num_blocks)
-        turns[DYNAMO, 0] = lambda: run(*words, limit_s=given.limit_s)
+        turns[DYNAMO, 0] = lambda: run(*words, limit_s=limit_s)
     if given.oracle_python:
         turns[COMPILED, fewest] = lambda: kvtwin(fewest, "--vllm", for_vllm)
         turns[VLLM, fewest] = lambda: run(

@@ -8,13 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "parity/oracle"))
-
-import vllm_oracle
-
 
 def main(workload: str, num_blocks: int) -> None:
     """Decide the requests of a file that `of_kvtwin.py` wrote, and then fill and empty a block pool."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "parity/oracle"))
+    import vllm_oracle
+
     spent = {"s": 0.0}
 
     def timed(function):
@@ -49,10 +48,10 @@ def main(workload: str, num_blocks: int) -> None:
     oracle.V.Request = timed(oracle.V.Request)
     steps = oracle.run(lambda rec: None)["steps"]
     facts = {"simulation_cpu_s": spent["s"], "cpu_s": time.process_time(), "requests": len(rows), "steps": steps}
-    print(json.dumps(facts | {"decided_by": "vLLM's scheduler", "pool_us_per_block": _pool_us(oracle)}))
+    print(json.dumps(facts | {"pool_us_per_block": _pool_us()}))
 
 
-def _pool_us(oracle, num_blocks: int = 20_000) -> float:
+def _pool_us(num_blocks: int = 20_000) -> float:
     """Microseconds per block that vLLM's BlockPool takes to hand blocks out and take them back, 64 at a time."""
     from vllm.v1.core.block_pool import BlockPool
 

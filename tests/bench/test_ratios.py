@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from kvtwin.engine.compiled.machine_code import machine_code
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.runs.server import Server
