@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtwin.workloads.clock import check_one_clock, epoch_origin_ns
-from kvtwin.workloads.columns import Integers, NotPlainError, RequestColumns
+from kvtwin.workloads.columns import Integers, NotPlainError, RecordColumns
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.bad_lines import BadLines
 from kvtwin.workloads.formats.json_rows import LAST_NS, shown
@@ -27,7 +27,7 @@ class Workload:
 
     Iterating reads the files again, each time from the start, unless it is :meth:`held`. Where rows are
     sorted few records are held at a time; else as many as lie between a row's place in the file and its place in time.
-    Files of plain rows are read as columns (:class:`RequestColumns`), for whom that is enough without an object each.
+    Files of plain rows are read as columns (:class:`RecordColumns`), for whom that is enough without an object each.
     ``num_unsorted`` counts the rows that arrive earlier than a row before them. ``warnings`` are sentences
     for the user. Where sessions have no start (``has_starts`` is false), all start at 0 and come one after the
     other, as in the file.
@@ -77,11 +77,11 @@ class Workload:
                 records = _from(self._origin_ns, records)
         return records if self._ranks is None else reordered(records, self._ranks)
 
-    def columns(self) -> Iterator[RequestColumns] | None:
+    def columns(self) -> Iterator[RecordColumns] | None:
         """What iterating yields, as columns; None where they cannot hold it, or the rows are not sorted."""
         return self._columns() if self._is_plain and self._ranks is None else None
 
-    def _columns(self) -> Iterator[RequestColumns]:
+    def _columns(self) -> Iterator[RecordColumns]:
         for columns in self.reader.columns(Rows(self.paths)):
             yield replace(columns, arrival_ns=columns.arrival_ns - self._origin_ns) if self._origin_ns else columns
 
@@ -150,7 +150,7 @@ def _from(origin_ns: int, records: Iterator[RequestRecord]) -> Iterator[RequestR
         yield record
 
 
-def _arrivals_of_columns_ns(parts: Iterator[RequestColumns], extremes: Extremes) -> Integers:
+def _arrivals_of_columns_ns(parts: Iterator[RecordColumns], extremes: Extremes) -> Integers:
     arrivals_ns = [np.zeros(0, dtype=np.int64)]
     for columns in parts:
         extremes.add_columns(columns)

@@ -12,8 +12,8 @@ from kvtwin.workloads.request_record import RequestRecord
 
 
 class RunChains:
-    """Makes what :func:`~kvtwin.workloads.prefixes.chains.prefix_chain` makes, with a run for all ids, or blocks of known
-    tokens, that were new together instead of one for each. Equal names mean equal prefixes within one ``tree``."""
+    """Makes what :func:`~kvtwin.workloads.prefixes.chains.prefix_chain` makes, with longer runs: all ids, or blocks of
+    known tokens, that were new together have one. Equal names mean equal prefixes within one ``tree``."""
 
     def __init__(self, block_size: int, tree: PrefixTree) -> None:
         self._block_size = block_size
