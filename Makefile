@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEV_STAMP := $(VENV)/.dev-installed
 CORE_STAMP := $(VENV)/.core-installed
 
-.PHONY: demo test test-rest test-all lint parity figures accuracy clean
+.PHONY: demo test test-rest test-all lint parity figures accuracy bench clean
 
 demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
@@ -45,6 +45,12 @@ accuracy: $(CORE_STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'aiconfigurator-core>=0.12'
 	$(BIN)/python -m tests.accuracy $(TRACES) --calibrated
 	$(BIN)/python -m tests.memory_figures
+
+# How fast kvtwin is beside Dynamo's mocker, in an environment of its own, and vLLM's scheduler (where `make parity` has set
+# up the oracle): docs/performance.md. Minutes; BENCH takes more words, such as --slow or --case Azure.
+bench: $(DEV_STAMP)
+	test -d .dynamo || { $(PYTHON) -m venv .dynamo && .dynamo/bin/pip install --quiet --disable-pip-version-check ai-dynamo-runtime; }
+	$(BIN)/python -m tests.bench $(TRACES) $(BENCH)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -2,7 +2,8 @@
 
 Three kinds of content, by what is known of a prompt, hand out keys. Equal keys mean equal prefixes.
 
-* odd keys: interned block hashes of known token ids;
+* odd keys: interned blocks of known token ids, each behind the one before it; vLLM's hashes of them are computed where
+  somebody asks for one;
 * even keys: a position inside an interned prefix id of a trace;
 * negative keys: private to one request, because nothing is known that another could share. A private key still
   matters: a preempted request finds its own blocks again, and a full block without a key would be reused first.
@@ -23,8 +24,14 @@ from kvtwin.engine.prefix_tree import PrefixTree, Stretch
 UNKNOWN_TOKEN = -1
 """Stands for an output token whose id the workload does not tell."""
 
+_UNKNOWN_BYTES = array("q", (UNKNOWN_TOKEN,)).tobytes()
+
 _LONGEST_ID_TOKENS = 2**32
 """Positions set aside for an id whose length is not known beforehand."""
+
+
+_Block = tuple[int, bytes, Any]
+"""What tells a block of known tokens from all others: its parent's key, its tokens, and what else its hash covers."""
 
 
 class KeySpace:
@@ -41,8 +48,11 @@ class KeySpace:
         self.hash_lookahead_tokens = hash_lookahead_tokens
         self.hash = hash_function(algorithm)
         self.root_hash = root_hash(algorithm, seed)
-        self._hash_keys: dict[bytes, int] = {}
-        self._hashes: list[bytes] = []
+        self._block_keys: dict[_Block, int] = {}
+        self._blocks: list[_Block] = []
+        """Of each odd key, in order, the block that it stands for."""
+        self._hashes: dict[int, bytes] = {}
+        """Those that were asked for, by key."""
         self._prefixes = PrefixTree()
         self._prefixes.take(1)  # key 0 is none
         self._image_places: dict[tuple[Any, ...], int] = {}
@@ -59,18 +69,31 @@ class KeySpace:
         self._last_private_key -= count
         return first
 
-    def key_of_hash(self, block_hash: bytes) -> int:
-        """The key that stands for ``block_hash``."""
-        key = self._hash_keys.get(block_hash)
+    def key_of_block(self, parent: int, tokens: bytes, others: Any = None) -> int:
+        """The key of the block of ``tokens``, signed numbers of 64 bits, behind the one with the key ``parent``.
+
+        0 is the parent of a first block. ``others`` is what the block's hash covers besides.
+        """
+        block = parent, tokens, others
+        key = self._block_keys.get(block)
         if key is None:
-            key = 2 * len(self._hashes) + 1
-            self._hash_keys[block_hash] = key
-            self._hashes.append(block_hash)
+            key = self._block_keys[block] = 2 * len(self._blocks) + 1
+            self._blocks.append(block)
         return key
 
     def hash_of_key(self, key: int) -> bytes | None:
-        """The block hash behind ``key``; None when the key does not stand for a hash."""
-        return self._hashes[key // 2] if key > 0 and key % 2 else None
+        """vLLM's hash of the block behind ``key``; None when the key does not stand for a block of known tokens."""
+        if key <= 0 or key % 2 == 0:
+            return None
+        chain = []
+        while key and key not in self._hashes:
+            chain.append(key)
+            key = self._blocks[key // 2][0]
+        block_hash = self._hashes[key] if key else self.root_hash
+        for key in reversed(chain):
+            _, tokens, others = self._blocks[key // 2]
+            block_hash = self._hashes[key] = self.hash((block_hash, tuple(array("q", tokens)), others))
+        return block_hash
 
     def prefix_stretches(self, name: tuple[Any, ...], prefix_ids: Sequence[Hashable], id_tokens: int) -> list[Stretch]:
         """Where the tokens of ``prefix_ids``, at most ``id_tokens`` each, lie; a key is twice a token's place.
@@ -146,33 +169,41 @@ class TokenContent(Content):
     ) -> None:
         super().__init__(space, lora, cache_salt, images)
         self._tokens = array("q", prompt_token_ids)
+        has_unknown = _UNKNOWN_BYTES in self._tokens.tobytes()
+        self._num_known = self._known(self._tokens) if has_unknown else len(self._tokens)
+        """Tokens before the first one that is not known."""
         self._varies = lora is not None or bool(cache_salt) or bool(images)
 
     def append(self, token_ids: Sequence[int]) -> None:
+        if self._num_known == len(self._tokens):
+            self._num_known += self._known(token_ids)
         self._tokens.extend(token_ids)
+
+    @staticmethod
+    def _known(token_ids: Sequence[int]) -> int:
+        return token_ids.index(UNKNOWN_TOKEN) if UNKNOWN_TOKEN in token_ids else len(token_ids)
 
     def token_ids(self, start: int, end: int) -> list[int]:
         return self._tokens[start:end].tolist()
 
     def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
-        space = self._space
-        hash_block_size, block_hash, lookahead = space.hash_block_size, space.hash, space.hash_lookahead_tokens
-        parent = space.hash_of_key(keys[-1]) if keys else space.root_hash
-        num_keys = min(num_keys, (len(self._tokens) - lookahead) // hash_block_size)
-        while parent is not None and len(keys) < num_keys:
-            index = len(keys)
-            start, end = index * hash_block_size, (index + 1) * hash_block_size
-            tokens = tuple(self._tokens[start:end])
-            extra: tuple[Any, ...] | None = self.extra_keys(start, end) if self._varies else None
-            if lookahead:
-                ahead = tuple(self._tokens[end : end + lookahead])
-                if UNKNOWN_TOKEN in ahead:
-                    break
-                extra = (extra, *ahead)
-            if UNKNOWN_TOKEN in tokens:
-                break
-            parent = block_hash((parent, tokens, extra))
-            keys.append(space.key_of_hash(parent))
+        hash_block_size, lookahead = self._space.hash_block_size, self._space.hash_lookahead_tokens
+        parent, key_of_block = keys[-1] if keys else 0, self._space.key_of_block
+        if parent < 0:
+            return
+        first = len(keys)
+        last = min(num_keys, (self._num_known - lookahead) // hash_block_size)
+        tokens = self._tokens[first * hash_block_size : last * hash_block_size].tobytes()
+        size = hash_block_size * self._tokens.itemsize
+        others: tuple[Any, ...] | None = None
+        for index in range(first, last):
+            if self._varies or lookahead:
+                end = (index + 1) * hash_block_size
+                others = self.extra_keys(end - hash_block_size, end) if self._varies else None
+                if lookahead:
+                    others = (others, *self._tokens[end : end + lookahead])
+            parent = key_of_block(parent, tokens[(index - first) * size : (index - first + 1) * size], others)
+            keys.append(parent)
 
 
 class PrefixIdContent(Content):

@@ -19,7 +19,7 @@ class NotPlainError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestColumns:
+class RecordColumns:
     """Some requests that follow one another in a file; all arrays but ``hash_ids`` have one entry per request.
 
     ``rows`` counts the rows of all files from 0, and names the request; ``line_of_row`` is its line less that number.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvtwin.workloads.columns import RequestColumns
+from kvtwin.workloads.columns import RecordColumns
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
 
@@ -28,7 +28,7 @@ class Extremes:
         if record.output_tokens > _MOST_TOKENS:
             self._add("output", record.output_tokens, record.source)
 
-    def add_columns(self, columns: RequestColumns) -> None:
+    def add_columns(self, columns: RecordColumns) -> None:
         """The next requests."""
         for what, tokens in (("prompt", columns.prompt_tokens), ("output", columns.output_tokens)):
             for index in np.flatnonzero(tokens > _MOST_TOKENS).tolist():

@@ -30,13 +30,15 @@ class PlayedSessions:
     * ``pause_ns``: from the recorded to the played pause behind an answer, ns. Turns then follow from pauses alone,
       whatever arrival the file gives them.
 
-    ``records`` are read once here, and once per iteration. Random numbers come from ``seed``.
+    ``records`` are read once per iteration, and ``turns`` once here: the same requests, perhaps without their prompts;
+    None: they themselves. Random numbers come from ``seed``.
     """
 
     def __init__(
         self,
         records: Iterable[RequestRecord],
         *,
+        turns: Iterable[RequestRecord] | None = None,
         num_sessions: int | None = None,
         session_rate: float | None = None,
         burstiness: float = 1.0,
@@ -58,7 +60,7 @@ class PlayedSessions:
         """Which session must be over before a session starts."""
         self.has_later_turns = False
         """Whether any request of ``records`` waits for the answer to another one."""
-        self._read()
+        self._read(records if turns is None else turns)
         rng = np.random.default_rng(seed)
         played = self._choose(num_sessions, rng)
         if session_rate is not None:
@@ -84,12 +86,12 @@ class PlayedSessions:
     def __iter__(self) -> Iterator[RequestRecord]:
         return reordered(self._played(), self._ranks)
 
-    def _read(self) -> None:
+    def _read(self, turns: Iterable[RequestRecord]) -> None:
         """Number the sessions, and measure the arrivals of their turns from their starts."""
         nominal = NominalArrivals(self._pause_ns or as_recorded)
         session_of_name: dict[str, int] = {}
         session_of_request: dict[str, int] = {}
-        for record in self._records:
+        for record in turns:
             name = record.session
             self.has_later_turns |= record.waits
             if name in session_of_name:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtwin.workloads.clock import check_one_clock, epoch_origin_ns
-from kvtwin.workloads.columns import Integers, NotPlainError, RequestColumns
+from kvtwin.workloads.columns import Integers, NotPlainError, RecordColumns
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.bad_lines import BadLines
 from kvtwin.workloads.formats.json_rows import LAST_NS, shown
@@ -27,7 +27,7 @@ class Workload:
 
     Iterating reads the files again, each time from the start, unless it is :meth:`held`. Where rows are
     sorted few records are held at a time; else as many as lie between a row's place in the file and its place in time.
-    Files of plain rows are read as columns (:class:`RequestColumns`), for whom that is enough without an object each.
+    Files of plain rows are read as columns (:class:`RecordColumns`), for whom that is enough without an object each.
     ``num_unsorted`` counts the rows that arrive earlier than a row before them. ``warnings`` are sentences
     for the user. Where sessions have no start (``has_starts`` is false), all start at 0 and come one after the
     other, as in the file.
@@ -46,6 +46,7 @@ class Workload:
     warnings: tuple[str, ...] = ()
     _origin_ns: int = field(default=0, repr=False)
     _is_plain: bool = field(default=False, repr=False)
+    _turns: tuple[RequestRecord, ...] = field(default=(), repr=False, compare=False)
     _ranks: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     _held: tuple[RequestRecord, ...] | None = field(default=None, repr=False, compare=False)
 
@@ -55,6 +56,14 @@ class Workload:
 
     def __len__(self) -> int:
         return self.num_requests
+
+    @property
+    def turns(self) -> Iterable[RequestRecord]:
+        """The requests, where only sessions, waits and arrivals matter: without what is known of prompts and outputs.
+
+        Kept of files whose sessions have no start, which must be looked at before the first request can be sent.
+        """
+        return self._turns or self
 
     def held(self, most_ids: int) -> Workload:
         """The same workload, read once and held in memory; itself if its records hold more than ``most_ids`` ids."""
@@ -77,11 +86,11 @@ class Workload:
                 records = _from(self._origin_ns, records)
         return records if self._ranks is None else reordered(records, self._ranks)
 
-    def columns(self) -> Iterator[RequestColumns] | None:
+    def columns(self) -> Iterator[RecordColumns] | None:
         """What iterating yields, as columns; None where they cannot hold it, or the rows are not sorted."""
         return self._columns() if self._is_plain and self._ranks is None else None
 
-    def _columns(self) -> Iterator[RequestColumns]:
+    def _columns(self) -> Iterator[RecordColumns]:
         for columns in self.reader.columns(Rows(self.paths)):
             yield replace(columns, arrival_ns=columns.arrival_ns - self._origin_ns) if self._origin_ns else columns
 
@@ -93,14 +102,14 @@ class Workload:
         Raises `WorkloadError` on a bad row, when rows count time from different origins, and when there is no request.
         """
         paths = (path,) if paths is None else paths
-        is_plain = True
+        is_plain, turns = True, list[RequestRecord]()
         try:
             rows, extremes = Rows(paths, reader.skip_bad_lines), Extremes()
             times_ns = _arrivals_of_columns_ns(reader.columns(rows), extremes)
         except NotPlainError:
             is_plain = False
             rows, extremes = Rows(paths, reader.skip_bad_lines), Extremes()
-            times_ns = np.fromiter(_arrivals_ns(reader.read(rows), rows.bad_lines, extremes), dtype=np.int64)
+            times_ns = np.fromiter(_arrivals_ns(reader.read(rows), rows, extremes, turns), dtype=np.int64)
         if not len(times_ns):
             found = "".join(f"; {sentence}" for sentence in rows.sentences())
             raise WorkloadError(str(path), f"expected at least one request, found none{found}")
@@ -131,6 +140,7 @@ class Workload:
             warnings=(*warnings, *extremes.sentences(last_ns - origin_ns)),
             _origin_ns=origin_ns,
             _is_plain=is_plain,
+            _turns=tuple(turns) if len(turns) == len(times_ns) else (),
             _ranks=ranks,
         )
 
@@ -150,7 +160,7 @@ def _from(origin_ns: int, records: Iterator[RequestRecord]) -> Iterator[RequestR
         yield record
 
 
-def _arrivals_of_columns_ns(parts: Iterator[RequestColumns], extremes: Extremes) -> Integers:
+def _arrivals_of_columns_ns(parts: Iterator[RecordColumns], extremes: Extremes) -> Integers:
     arrivals_ns = [np.zeros(0, dtype=np.int64)]
     for columns in parts:
         extremes.add_columns(columns)
@@ -158,9 +168,15 @@ def _arrivals_of_columns_ns(parts: Iterator[RequestColumns], extremes: Extremes)
     return np.concatenate(arrivals_ns)
 
 
-def _arrivals_ns(records: Iterator[RequestRecord], bad_lines: BadLines, extremes: Extremes) -> Iterator[int]:
-    for record, arrival_ns in _in_order(records, bad_lines):
+def _arrivals_ns(
+    records: Iterator[RequestRecord], rows: Rows, extremes: Extremes, turns: list[RequestRecord]
+) -> Iterator[int]:
+    for record, arrival_ns in _in_order(records, rows.bad_lines):
         extremes.add(record)
+        if not rows.has_starts:
+            turns.append(
+                replace(record, token_ids=None, hash_ids=None, hash_id_ends=None, output_token_ids=None, images=())
+            )
         yield arrival_ns
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kvtwin.engine.prefix_tree import PrefixTree
@@ -11,8 +12,8 @@ from kvtwin.workloads.request_record import RequestRecord
 
 
 class RunChains:
-    """Makes what :func:`~kvtwin.workloads.prefixes.chains.prefix_chain` makes, with a run for all ids that were new
-    together instead of one per id. Equal names mean equal prefixes within one ``tree``."""
+    """Makes what :func:`~kvtwin.workloads.prefixes.chains.prefix_chain` makes, with longer runs: all ids, or blocks of
+    known tokens, that were new together have one. Equal names mean equal prefixes within one ``tree``."""
 
     def __init__(self, block_size: int, tree: PrefixTree) -> None:
         self._block_size = block_size
@@ -26,9 +27,13 @@ class RunChains:
         return chain(record, self._block_size)
 
     def _needs_more_names(self, record: RequestRecord) -> bool:
-        return record.token_ids is not None or record.hash_ids is None or record.hash_id_ends is not None
+        if record.token_ids is not None:
+            return bool(record.images)
+        return record.hash_ids is None or record.hash_id_ends is not None
 
     def _chain(self, record: RequestRecord, block_size: int) -> Chain:
+        if record.token_ids is not None:
+            return chain_of(record, list(self._token_runs(record, record.token_ids)), block_size)
         runs = list(self._id_runs(record))
         if record.images:
             runs = self._with_images(record, runs)
@@ -46,6 +51,15 @@ class RunChains:
             if end_block > first_block:
                 yield -1 - place, end_block - first_block
             first_block = end_block
+
+    def _token_runs(self, record: RequestRecord, token_ids: Sequence[int]) -> Iterator[Run]:
+        """A run per stretch of blocks, with those of the output."""
+        tokens = array("q", token_ids)
+        tokens.extend((record.output_token_ids or ())[:-1])
+        content, size = tokens.tobytes(), self._block_size * tokens.itemsize
+        blocks = [content[start : start + size] for start in range(0, len(content) - size + 1, size)]
+        for _, count, place in self._tree.stretches((record.lora_name, record.cache_salt or None), blocks, 1):
+            yield -1 - place, count
 
     def _with_images(self, record: RequestRecord, runs: list[Run]) -> list[Run]:
         """Behind the first image all blocks have names of their own."""

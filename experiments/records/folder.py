@@ -23,6 +23,8 @@ import yaml
 from kvtwin.experiments.errors import UserError
 from kvtwin.sim.recording import RequestColumns, StepColumns
 
+SUMMARY = "summary.json"
+
 
 def check_free(folder: Path) -> None:
     """UserError if ``folder`` is already there, or cannot be made: nothing is overwritten, and no run is wasted."""
@@ -54,8 +56,8 @@ def run_files(
     """The files of a run by name."""
     return {
         "config.yaml": yaml.safe_dump(config, sort_keys=False).encode(),
-        "summary.json": _json(summary),
-        "machine.json": _json(machine),
+        SUMMARY: json_bytes(summary),
+        "machine.json": json_bytes(machine),
         "requests.parquet": _table(tables.requests),
         "steps.parquet": _table(tables.steps),
     }
@@ -124,7 +126,7 @@ def _cannot(folder: Path, error: OSError) -> UserError:
     return UserError(f"--out {folder}: {error.strerror or error}")
 
 
-def _json(data: dict[str, Any]) -> bytes:
+def json_bytes(data: dict[str, Any]) -> bytes:
     return json.dumps(data, indent=2, allow_nan=False).encode() + b"\n"
 
 

@@ -34,6 +34,7 @@ def play_sessions(options: ReplayOptions, workload: Workload) -> PlayedSessions 
     try:
         played = PlayedSessions(
             workload,
+            turns=workload.turns,
             num_sessions=options.num_sessions,
             session_rate=options.session_rate,
             burstiness=options.burstiness,

@@ -18,7 +18,7 @@ import yaml
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.whole import whole_file
 from kvtwin.experiments.files.yaml_files import read_yaml
-from kvtwin.experiments.records.folder import write_run_folder
+from kvtwin.experiments.records.folder import SUMMARY, write_run_folder
 from kvtwin.experiments.sweeps.spec import SweepPoint, SweepSpec
 
 
@@ -50,7 +50,7 @@ class SweepFolder:
 
     def is_finished(self, point: SweepPoint) -> bool:
         """Whether the point's run folder is there."""
-        return (self._of(point) / "summary.json").is_file()
+        return (self._of(point) / SUMMARY).is_file()
 
     def keep(self, point: SweepPoint, files: dict[str, bytes]) -> None:
         """Write the point's run folder."""
@@ -58,7 +58,7 @@ class SweepFolder:
 
     def summary(self, point: SweepPoint) -> dict[str, Any]:
         """The summary of a finished point. UserError: it cannot be read."""
-        path = self._of(point) / "summary.json"
+        path = self._of(point) / SUMMARY
         try:
             summary: dict[str, Any] = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:

@@ -13,6 +13,7 @@ from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.options.trace import FormatOptions
+from kvtwin.experiments.records.folder import SUMMARY, json_bytes
 from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.setup.trace import open_trace
@@ -28,6 +29,11 @@ _MOST_HELD_IDS = 20_000_000
 def run_point(options: ReplayOptions, workload: Workload | None = None) -> dict[str, bytes] | str:
     """The files of the run's folder, or why it could not be run. ``workload`` is sent instead of the options' trace."""
     return _outcome(lambda: _replay(options, workload).files())
+
+
+def run_point_for_summary(options: ReplayOptions, workload: Workload | None = None) -> dict[str, bytes] | str:
+    """Of these files only the summary, which takes less time."""
+    return _outcome(lambda: {SUMMARY: json_bytes(_replay(options, workload).summary)})
 
 
 def summary_of(options: ReplayOptions, workload: Workload | None = None) -> dict[str, Any] | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 
-from kvtwin.experiments.sweeps.point import run_point
+from kvtwin.experiments.sweeps.point import run_point, run_point_for_summary
 from kvtwin.experiments.sweeps.spec import SweepPoint
 from kvtwin.workloads.workload import Workload
 
@@ -16,18 +16,23 @@ PointFiles = dict[str, bytes]
 
 
 def run_points(
-    points: Iterable[SweepPoint], make_executor: Callable[[], Executor], workload: Workload | None = None
+    points: Iterable[SweepPoint],
+    make_executor: Callable[[], Executor],
+    workload: Workload | None = None,
+    *,
+    only_summaries: bool = False,
 ) -> Generator[tuple[SweepPoint, PointFiles | str], None, None]:
     """Yield each point with its files, or with the reason why it failed, in order of completion.
 
-    ``workload`` is sent instead of the points' traces. A pool that loses a worker (killed, out of memory) is replaced,
+    With ``only_summaries`` that is the only file. ``workload`` is sent instead of the points' traces. A pool that loses a worker (killed, out of memory) is replaced,
     and what it had not finished is run again.
     """
+    run = run_point_for_summary if only_summaries else run_point
     left = {point.index: point for point in points}
     for _ in range(_MOST_BREAKS):
         executor = make_executor()
         try:
-            futures = {executor.submit(run_point, point.options, workload): point for point in left.values()}
+            futures = {executor.submit(run, point.options, workload): point for point in left.values()}
             for point, outcome in _finished(futures):
                 del left[point.index]
                 yield point, outcome

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvtwin.experiments.display.progress import progress
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.records.folder import SUMMARY
 from kvtwin.experiments.sweeps.executors import local_processes
 from kvtwin.experiments.sweeps.folder import SweepFolder
 from kvtwin.experiments.sweeps.runner import run_points
@@ -61,7 +62,8 @@ def _run(
             left.append(point)
     with ExitStack() as stack:
         bar = stack.enter_context(progress("sweep", "points", len(spec.points), initial=len(rows)))
-        outcomes = stack.enter_context(closing(run_points(left, make_executor, workload)))
+        running = run_points(left, make_executor, workload, only_summaries=folder is None)
+        outcomes = stack.enter_context(closing(running))
         for point, outcome in outcomes:
             if isinstance(outcome, str):
                 rows[point.index] = _row(point, {"error": outcome})
@@ -71,7 +73,7 @@ def _run(
                         folder.keep(point, outcome)
                     except UserError as error:
                         not_kept.append(error)
-                rows[point.index] = _row(point, json.loads(outcome["summary.json"]))
+                rows[point.index] = _row(point, json.loads(outcome[SUMMARY]))
             bar.update(1)
     return [rows[index] for index in sorted(rows)], not_kept
 

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from kvtwin.experiments.traces.session_facts import SessionFacts
-from kvtwin.workloads.columns import RequestColumns
+from kvtwin.workloads.columns import RecordColumns
 from kvtwin.workloads.prefixes.chains import prefix_chain
 from kvtwin.workloads.prefixes.infinite_cache import InfiniteCache
 from kvtwin.workloads.prefixes.infinite_columns import InfiniteColumns
@@ -56,7 +56,7 @@ class Counted:
             queried_tokens = again * record.prompt_tokens
             self._add_hits(blocks, blocks, queried_tokens, again * most_hits, again * (most_hits > 0))
 
-    def add_columns(self, columns: RequestColumns) -> None:
+    def add_columns(self, columns: RecordColumns) -> None:
         """The next requests. NotPlainError: an id follows another one than before."""
         prompts = columns.prompt_tokens
         self._add_lengths(columns.arrival_ns.tolist(), prompts.tolist(), columns.output_tokens.tolist())

@@ -13,6 +13,6 @@ def sample(options: SampleOptions) -> int:
     """Write the sessions that the seed draws. UserError: the file cannot be written."""
     workload = open_trace(options.trace, options)
     warn_of(workload)
-    played = PlayedSessions(workload, num_sessions=options.num_sessions, seed=options.seed)
+    played = PlayedSessions(workload, turns=workload.turns, num_sessions=options.num_sessions, seed=options.seed)
     words = f"kvtwin trace sample: {played.num_sessions} sessions of {options.trace}, seed {options.seed}"
     return write_new(options.out, lambda: write_workload(options.out, played, description=words))

@@ -211,7 +211,11 @@ def test_kinds_of_content_never_meet():
     assert [space.hash_of_key(key) is not None for key in keys] == [True] * 10 + [False] * 20
 
 
-def test_keys_and_hashes_name_each_other():
-    space = KeySpace(2)
-    for key in keys_of(TokenContent(space, range(20)), 10):
-        assert space.key_of_hash(space.hash_of_key(key)) == key
+def test_hashes_are_chained_and_do_not_depend_on_when_they_are_asked_for():
+    space, other = KeySpace(2), KeySpace(2)
+    keys, same = (keys_of(TokenContent(one, range(20)), 10) for one in (space, other))
+    backwards = [other.hash_of_key(key) for key in reversed(same)]
+    parent = space.root_hash
+    for index, key in enumerate(keys):
+        parent = space.hash((parent, (2 * index, 2 * index + 1), None))
+        assert space.hash_of_key(key) == parent == backwards[-1 - index]

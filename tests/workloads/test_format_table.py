@@ -94,6 +94,13 @@ def test_every_format_gives_what_the_table_says(what):
     assert table()[what] == cells_of(what, FILES[what])
 
 
+@pytest.mark.parametrize("what", FILES)
+def test_every_format_takes_arrays_for_lists_of_integers(what, monkeypatch):
+    """As of long lists: here of all."""
+    monkeypatch.setattr("kvtwin.workloads.formats.json_lines._LONG", 1)
+    test_every_format_gives_what_the_table_says(what)
+
+
 def test_every_format_is_in_the_table():
     assert list(table()) == list(FILES)
     listed = {row[1].strip("`") for row in table().values()}

@@ -3,6 +3,8 @@ import json
 import pytest
 
 from kvtwin.workloads import Predecessor, WorkloadError, open_workload
+from kvtwin.workloads.formats.weka import WekaReader
+from kvtwin.workloads.sessions import PlayedSessions
 from kvtwin.workloads.time_units import SECOND_NS
 
 
@@ -157,3 +159,18 @@ def test_a_public_session_with_sub_agents(public_trace):
     for part, key in ((main, "parent_tokens"), (agents, "subagent_tokens")):
         assert sum(record.prompt_tokens for record in part) == totals[key]["input"]
         assert sum(record.output_tokens for record in part) == totals[key]["output"]
+
+
+def test_sessions_are_planned_without_a_second_look_at_prompts(write, monkeypatch):
+    """Their turns are known from the first reading; only who is sent is read again."""
+    workload = open_workload(write(session(turn(0), turn(9), name="b"), session(turn(0), name="a")))
+    assert [(each.request_id, each.hash_ids) for each in workload.turns] == [
+        ("b/0", None),
+        ("b/1", None),
+        ("a/0", None),
+    ]
+    expected = list(PlayedSessions(workload, session_rate=2.0))
+    monkeypatch.setattr(WekaReader, "read", None)
+    planned = PlayedSessions(workload, turns=workload.turns, session_rate=2.0)
+    monkeypatch.undo()
+    assert list(planned) == expected

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvtwin.workloads.formats.growing_prompt import GrowingPrompt
-from kvtwin.workloads.formats.json_rows import JsonRow, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, is_list, shown
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.nominal_arrivals import NominalArrivals
@@ -77,7 +77,7 @@ def _lengths(row: JsonRow, key: str, number: int) -> list[int]:
 
 def _latencies_ns(row: JsonRow, number: int) -> list[int]:
     latencies = row.required("tool_call_latency")
-    if not isinstance(latencies, list) or len(latencies) != number:
+    if not is_list(latencies) or len(latencies) != number:
         raise row.error("tool_call_latency", f"expected a list of {number} times, got {shown(latencies)}")
     one_by_one = JsonRow(row.source, {f"tool_call_latency[{index}]": value for index, value in enumerate(latencies)})
     return [one_by_one.time_ns(key, SECOND_NS) for key in one_by_one.values]

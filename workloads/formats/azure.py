@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvtwin.workloads.columns import RequestColumns
+from kvtwin.workloads.columns import RecordColumns
 from kvtwin.workloads.formats.csv_columns import csv_columns
 from kvtwin.workloads.formats.dates import DateParser
 from kvtwin.workloads.formats.reader import Reader
@@ -48,11 +48,11 @@ class AzureReader(Reader):
                     source=row.source,
                 )
 
-    def columns(self, rows: Rows) -> Iterator[RequestColumns]:
+    def columns(self, rows: Rows) -> Iterator[RecordColumns]:
         for path, first, part in csv_columns(rows.paths):
             if "NumImages" in part.names:
                 rows.notes[_IMAGES] = None
-            yield RequestColumns(
+            yield RecordColumns(
                 path=path,
                 line_of_row=part.line - first,
                 rows=np.arange(first, first + part.num_rows),

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvtwin.workloads.columns import NotPlainError, RequestColumns
+from kvtwin.workloads.columns import NotPlainError, RecordColumns
 from kvtwin.workloads.formats.csv_columns import csv_columns
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.rows import Rows
@@ -54,7 +54,7 @@ class BurstGPTReader(Reader):
                     source=row.source,
                 )
 
-    def columns(self, rows: Rows) -> Iterator[RequestColumns]:
+    def columns(self, rows: Rows) -> Iterator[RecordColumns]:
         for path, first, part in csv_columns(rows.paths):
             if "Session ID" in part.names:
                 raise NotPlainError
@@ -64,7 +64,7 @@ class BurstGPTReader(Reader):
             prompt_tokens = part.integers("Request tokens")[answered]
             if not prompt_tokens.all():
                 raise NotPlainError
-            yield RequestColumns(
+            yield RecordColumns(
                 path=path,
                 line_of_row=part.line - first,
                 rows=first + answered,

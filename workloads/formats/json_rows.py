@@ -25,6 +25,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def is_list(value: object) -> bool:
+    """Whether JSON has a list here: one of many integers may be an array."""
+    return isinstance(value, list | array)
+
+
 class JsonRow:
     """One JSON object of a file. ``source`` is ``file:line``; decimal numbers are `Decimal`, hence exact.
 
@@ -93,9 +98,7 @@ class JsonRow:
     def names(self, key: str) -> Sequence[int | str]:
         """The list of ints of any size, or strings, under ``key``."""
         names = self.required(key)
-        if isinstance(names, array):
-            return names
-        if not isinstance(names, list):
+        if not is_list(names):
             raise self.error(key, f"expected a list, got {shown(names)}")
         if set(map(type, names)) - {int, str}:
             wrong = next(name for name in names if type(name) not in (int, str))
@@ -115,7 +118,7 @@ class JsonRow:
         ids = self.required(key)
         if isinstance(ids, array) and not minimum:
             return ids
-        if not isinstance(ids, list | array):
+        if not is_list(ids):
             raise self.error(key, f"expected a list of integers, got {shown(ids)}")
         for index, value in enumerate(ids) if set(map(type, ids)) - {int} else ():
             if type(value) is not int:
@@ -137,7 +140,7 @@ class JsonRow:
     def objects(self, key: str) -> list[JsonRow]:
         """The list of JSON objects under ``key``, as rows that name themselves ``key[index]``."""
         values = self.required(key)
-        if not isinstance(values, list):
+        if not is_list(values):
             raise self.error(key, f"expected a list of objects, got {shown(values)}")
         for index, value in enumerate(values):
             if not isinstance(value, dict):

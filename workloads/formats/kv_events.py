@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from kvtwin.workloads.formats.json_rows import JsonRow, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, is_list, shown
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
@@ -114,10 +114,10 @@ class _Blocks:
 
 def _events(row: JsonRow, key: str) -> Iterator[JsonRow]:
     events = row.required(key)
-    if not isinstance(events, list):
+    if not is_list(events):
         raise row.error(key, f"expected a list of events, got {shown(events)}")
     for index, event in enumerate(events):
-        if isinstance(event, list):
+        if is_list(event):
             event = dict(zip(_OLD_FIELDS, event, strict=False))
         if not isinstance(event, dict):
             raise row.error(f"{key}[{index}]", f"expected an event, got {shown(event)}")

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvtwin.workloads.columns import NotPlainError, RequestColumns
+from kvtwin.workloads.columns import NotPlainError, RecordColumns
 from kvtwin.workloads.formats.dense_ids import DenseIds
 from kvtwin.workloads.formats.json_columns import json_columns
 from kvtwin.workloads.formats.json_rows import LAST_NS, JsonRow
@@ -85,7 +85,7 @@ class MooncakeReader(Reader):
                     source=row.source,
                 )
 
-    def columns(self, rows: Rows) -> Iterator[RequestColumns]:
+    def columns(self, rows: Rows) -> Iterator[RecordColumns]:
         dense_ids = DenseIds()
         lengths = self.timestamp_key, self.input_length_key, self.output_length_key
         for path, first, part in json_columns(rows.paths):
@@ -99,7 +99,7 @@ class MooncakeReader(Reader):
                 raise NotPlainError
             if ids is not None and (part.lengths != -(-prompt_tokens // self.hash_block_tokens)).any():
                 raise NotPlainError
-            yield RequestColumns(
+            yield RecordColumns(
                 path=path,
                 line_of_row=part.line - first,
                 rows=np.arange(first, first + len(times)),

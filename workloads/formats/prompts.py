@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvtwin.workloads.formats.json_rows import JsonRow
+from kvtwin.workloads.formats.json_rows import JsonRow, is_list
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.formats.texts import TextReader
 from kvtwin.workloads.nominal_arrivals import NominalArrivals
@@ -42,7 +42,7 @@ class PromptsReader(TextReader):
 
     def recognises(self, first_rows: Sequence[JsonRow]) -> bool:
         values = first_rows[0].values if first_rows else {}
-        return any(isinstance(values.get(key), str | list) for key in (*_TEXTS, "turns"))
+        return any(isinstance(values.get(key), str) or is_list(values.get(key)) for key in (*_TEXTS, "turns"))
 
     def read(self, rows: Rows) -> Iterator[RequestRecord]:
         tokens, arrivals = ChatTokens(self.tokenizer), NominalArrivals()
@@ -62,7 +62,7 @@ class PromptsReader(TextReader):
 
     def _single(self, rows: Rows, row: JsonRow, index: int, tokens: ChatTokens) -> RequestRecord:
         key = next((key for key in _TEXTS if key in row.values), _TEXTS[0])
-        if isinstance(row.required(key), list):
+        if is_list(row.required(key)):
             prompt = list(row.integers(key, minimum=0))
         else:
             self.tell(rows)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kvtwin.workloads.columns import NotPlainError, RequestColumns
+from kvtwin.workloads.columns import NotPlainError, RecordColumns
 from kvtwin.workloads.formats.json_rows import JsonRow
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
@@ -46,7 +46,7 @@ class Reader(ABC):
         file, line and field, tells what is wrong with it.
         """
 
-    def columns(self, rows: Rows) -> Iterator[RequestColumns]:
+    def columns(self, rows: Rows) -> Iterator[RecordColumns]:
         """What :meth:`read` yields, as columns; NotPlainError, at once or later, unless all rows are right and plain.
 
         A format that has long files of plain rows reads them so, many times as fast.

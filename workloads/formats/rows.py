@@ -16,7 +16,7 @@ from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.bad_lines import BadLines
 from kvtwin.workloads.formats.csv_row import CsvRow
 from kvtwin.workloads.formats.json_lines import Line, decoder, lines_of
-from kvtwin.workloads.formats.json_rows import JsonRow, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, is_list, shown
 from kvtwin.workloads.formats.text_lines import open_bytes, open_text, reading_errors
 
 _CHUNK_CHARACTERS = 1 << 20
@@ -129,7 +129,7 @@ def _row(path: Path, number: int, line: Line) -> JsonRow:
 
 
 def _object_row(source: str, values: Any) -> JsonRow:
-    if isinstance(values, list) and len(values) > 1 and isinstance(values[1], list):  # as vLLM's batches of KV events
+    if isinstance(values, list) and len(values) > 1 and is_list(values[1]):  # as vLLM's batches of KV events
         return JsonRow(source, {f"[{index}]": value for index, value in enumerate(values)})
     if not isinstance(values, dict):
         raise WorkloadError(source, f"expected a JSON object, got {shown(values)}")

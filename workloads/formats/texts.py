@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvtwin.workloads.formats.json_rows import JsonRow, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, is_list, shown
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.text_tokens import BYTES_PER_TOKEN, Message
@@ -65,7 +65,7 @@ def _texts(row: JsonRow, key: str, content: Any) -> Iterator[str]:
         return
     if isinstance(content, str):
         yield row.text(key)
-    elif isinstance(content, list):
+    elif is_list(content):
         for part in row.objects(key):
             kind = part.values.get("type", "text")
             if "image" in str(kind) or "audio" in str(kind) or "video" in str(kind):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kvtwin.workloads.formats.json_rows import JsonRow, shown
+from kvtwin.workloads.formats.json_rows import JsonRow, is_list, shown
 from kvtwin.workloads.formats.reader import Reader
 from kvtwin.workloads.formats.rows import Rows
 from kvtwin.workloads.request_record import RequestRecord
@@ -64,6 +64,6 @@ def _requests(rows: Rows, row: JsonRow, number: int) -> Iterator[RequestRecord]:
 
 def _list(row: JsonRow, key: str, length: int) -> list[Any]:
     values = row.required(key)
-    if not isinstance(values, list) or len(values) != length:
+    if not is_list(values) or len(values) != length:
         raise row.error(key, f"expected one value for each of {length} requests, got {shown(values)}")
     return values

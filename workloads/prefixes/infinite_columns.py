@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvtwin.workloads.columns import Integers, NotPlainError, RequestColumns
+from kvtwin.workloads.columns import Integers, NotPlainError, RecordColumns
 
 _BEHIND_NOTHING = -1
 _UNSEEN = -2
@@ -23,7 +23,7 @@ class InfiniteColumns:
         self._blocks = np.zeros(0, dtype=np.int64)
         """Of each id, the most blocks that any request had of it."""
 
-    def add(self, columns: RequestColumns) -> Integers:
+    def add(self, columns: RecordColumns) -> Integers:
         """Look requests up and store them, one after the other; how many leading full blocks of each were there.
 
         NotPlainError: an id follows another one than before.
