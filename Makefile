@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEV_STAMP := $(VENV)/.dev-installed
 CORE_STAMP := $(VENV)/.core-installed
 
-.PHONY: demo test test-rest test-all lint parity figures accuracy clean
+.PHONY: demo test test-rest test-all lint parity mutants figures accuracy document-figures clean
 
 demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
@@ -42,9 +42,14 @@ figures: $(CORE_STAMP)
 	$(BIN)/python -m tests.figures $(TRACES)
 
 accuracy: $(CORE_STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'aiconfigurator-core>=0.12'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[aic]'
 	$(BIN)/python -m tests.accuracy $(TRACES) --calibrated
 	$(BIN)/python -m tests.memory_figures
+
+# The other figures of the documents, which step times or the memory budget move (most of an hour).
+KEPT ?= document-figures
+document-figures: $(CORE_STAMP)
+	$(BIN)/python -m tests.document_figures $(TRACES) --kept $(KEPT)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
