@@ -267,7 +267,8 @@ def printed(kept: Path, name: str) -> list[str]:
         path.write_text(run_command(command.split()), encoding="utf-8")
     lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     if document == "isolation.md":
-        return ["```text", *(line for line in lines if line.startswith(_ISOLATION_LINES)), "```"]
+        cells = (line for line in lines if line.startswith(_ISOLATION_LINES))
+        return ["```text", *(("\n" if line.startswith(" tenants") else "") + line for line in cells), "```"]
     return ["```text", f"$ kvtwin {command}", *lines, "```"]
 
 
