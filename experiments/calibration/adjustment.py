@@ -9,7 +9,7 @@ mean other steps: simulation and fit take turns until they agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,8 +99,34 @@ def _rows(
 
     While the simulated server is idle, the measured one is taken to be idle too.
     """
+    rows = []
+    with_prompts_ns = steps["start_ns"][steps["tokens"] > steps["sequences"]]  # of all ranks that step together
+    for replica in range(int(max(steps.get("replica", [0]))) + 1):
+        own_steps, own_requests = (_of_replica(columns, replica) for columns in (steps, requests))
+        rows += _rows_of_server(known, own_requests, own_steps, with_prompts_ns, used, until_ns)
+    if len(rows) < LEAST_REQUESTS:
+        raise ValueError(f"only {len(rows)} times of {len(known)} requests can be compared with the simulated server's")
+    table = np.array(sorted(rows, key=lambda row: row[4]), dtype=float)
+    return table[:, :3], table[:, 3]
+
+
+def _of_replica(columns: Columns, replica: int) -> Columns:
+    """Rows of one of several servers; all of them where there is one."""
+    if "replica" not in columns:
+        return columns
+    return {name: values[columns["replica"] == replica] for name, values in columns.items()}
+
+
+def _rows_of_server(
+    known: dict[str, ServedRequest],
+    requests: Columns,
+    steps: Columns,
+    with_prompts_ns: np.ndarray,
+    used: Scales,
+    until_ns: float,
+) -> Iterator[tuple[float, ...]]:
     started_ns, spent_ns = steps["start_ns"], steps["end_ns"] - steps["start_ns"]
-    prompts = steps["tokens"] > steps["sequences"]
+    prompts = np.isin(started_ns, with_prompts_ns)
     moments = np.column_stack([started_ns, steps["end_ns"]]).ravel()
 
     def until(times_ns: list[int], step_ns: np.ndarray) -> np.ndarray:
@@ -109,7 +135,6 @@ def _rows(
         return np.interp(times_ns, moments, np.column_stack([done - step_ns, done]).ravel())
 
     names = ("request_id", "arrival_ns", "first_token_ns", "finish_ns")
-    rows = []
     for name, *simulated_ns in zip(*(requests[name] for name in names), strict=True):
         request = known.get(str(name))
         if request is None or min(simulated_ns) < 0:
@@ -122,11 +147,7 @@ def _rows(
         for part, end_ns in enumerate((request.first_token_ns, request.last_token_ns)):
             busy_ns = measured_ns[part] - idle_ns[part]
             if end_ns <= until_ns and busy_ns > 0 and decode_ns[part] + prefill_ns[part] > 0:
-                rows.append((decode_ns[part], prefill_ns[part], steps_done[part], busy_ns, end_ns))
-    if len(rows) < LEAST_REQUESTS:
-        raise ValueError(f"only {len(rows)} times of {len(known)} requests can be compared with the simulated server's")
-    table = np.array(sorted(rows, key=lambda row: row[4]), dtype=float)
-    return table[:, :3], table[:, 3]
+                yield (decode_ns[part], prefill_ns[part], steps_done[part], busy_ns, end_ns)
 
 
 def fit_rows(work_ns: np.ndarray, busy_ns: np.ndarray) -> tuple[Scales, float | None]:

@@ -42,7 +42,9 @@ def replay(
     if has_replicas(options):
         if options.spread:
             raise UserError("--spread: not with replicas")
-        return replay_replicas(options, workload, show_progress=show_progress, observe=observe, events=events)
+        return replay_replicas(
+            options, workload, show_progress=show_progress, observe=observe, events=events, step_time=step_time
+        )
     server = Server.of(options, step_time)
     workload, load = opened_load(options, workload, show_progress=show_progress)
     misses = MissSources(server.config)
