@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEV_STAMP := $(VENV)/.dev-installed
 CORE_STAMP := $(VENV)/.core-installed
 
-.PHONY: demo test test-rest test-all lint parity figures accuracy bench clean
+.PHONY: demo test test-rest test-all lint parity mutants figures accuracy document-figures routing bench clean
 
 demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
@@ -42,7 +42,7 @@ figures: $(CORE_STAMP)
 	$(BIN)/python -m tests.figures $(TRACES)
 
 accuracy: $(CORE_STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'aiconfigurator-core>=0.12'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[aic]'
 	$(BIN)/python -m tests.accuracy $(TRACES) --calibrated
 	$(BIN)/python -m tests.memory_figures
 
@@ -51,6 +51,15 @@ accuracy: $(CORE_STAMP)
 bench: $(DEV_STAMP)
 	test -d .dynamo || { $(PYTHON) -m venv .dynamo && .dynamo/bin/pip install --quiet --disable-pip-version-check ai-dynamo-runtime; }
 	$(BIN)/python -m tests.bench $(TRACES) $(BENCH)
+
+# The other figures of the documents, which step times or the memory budget move (most of an hour).
+KEPT ?= document-figures
+document-figures: $(CORE_STAMP)
+	$(BIN)/python -m tests.document_figures $(TRACES) --kept $(KEPT)
+
+# The table and the picture of routers in docs/routing.md; ROUTING takes more words, such as --keep DIR to be able to go on.
+routing: $(CORE_STAMP)
+	$(BIN)/python -m tests.routing_table $(TRACES) $(ROUTING)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

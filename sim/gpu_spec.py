@@ -33,4 +33,10 @@ class GpuSpec:
     interconnect: str = ""
     """Kind of link between such GPUs in a server (experiments/catalogue/interconnects.yaml), unless the user says."""
     decode_attention_beside_prompts: float = 1.0
-    """How much longer attention takes for sequences that decode, where the same step computes prompt tokens too."""
+    """How much longer attention takes for sequences that decode, where the same step computes prompt tokens too.
+
+    Above 1 with FlashAttention 2 (:class:`~kvtwin.sim.decode_attention.DecodeAttention`).
+    """
+
+    multiprocessors: int = 0
+    """Streaming multiprocessors; 0 where it does not matter."""

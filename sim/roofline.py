@@ -13,6 +13,7 @@ from collections import defaultdict
 
 from kvtwin.engine.compiled.loop.step_time import NO_WINDOW, ROOFLINE
 from kvtwin.engine.sizing.model_shape import ModelShape
+from kvtwin.sim.decode_attention import DecodeAttention
 from kvtwin.sim.gpu_spec import GpuSpec
 from kvtwin.sim.step_costs import StepCosts
 from kvtwin.sim.step_shape import StepShape
@@ -120,8 +121,7 @@ class RooflineStepTime:
         self._state_ns = 2 * state_bytes * byte_ns  # read and written
         values = ELEMENTWISE_HIDDEN_VALUES * shape.hidden_size + 1.5 * shape.mlp_activation_values / tp
         self._elementwise_ns = num_layers * values * shape.dtype_bytes * byte_ns
-        has_groups = any(0 < layer.spec.num_kv_heads < layer.query_heads for layer in shape.layers)
-        self._beside_prompts = gpu.decode_attention_beside_prompts - 1 if has_groups else 0.0
+        self._decode_attention = decode_attention(shape, gpu, tp)
         self._description: dict[str, float | int | str] = {
             "model": self.name,
             "gpu": gpu.name,
@@ -138,7 +138,7 @@ class RooflineStepTime:
 
     def duration_ns(self, shape: StepShape) -> int:
         """Duration of one step in nanoseconds; 0 without sequences."""
-        sequences, decodes, prefill_tokens, context_tokens, pairs, sampled = shape
+        sequences, decodes, prefill_tokens, context_tokens, pairs, sampled, _ = shape
         if sequences == 0:
             return 0
         tokens = decodes + prefill_tokens
@@ -148,8 +148,8 @@ class RooflineStepTime:
         for window, context_ns, decode_pair_ns, prefill_pair_ns in self._windows:
             if window is None:
                 read += context_ns * context_tokens
-                if self._beside_prompts and prefill_tokens and decodes:
-                    read += context_ns * self._beside_prompts * shape.decode_context_tokens
+                if self._decode_attention:
+                    read += context_ns * self._decode_attention.extra_tokens(shape)
                 arithmetic += decode_pair_ns * context_tokens + prefill_pair_ns * pairs
             else:  # a chunk of q tokens sees the window before it and itself
                 seen = min(context_tokens, sequences * window + prefill_tokens)
@@ -160,7 +160,8 @@ class RooflineStepTime:
 
     def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts:
         """Constants, four numbers per window, and what tokens and sampled tokens take by their numbers."""
-        numbers = [self._written_ns, self._state_ns, self._beside_prompts, float(most_tokens + 1)]
+        numbers = [self._written_ns, self._state_ns, float(most_tokens + 1)]
+        numbers += map(float, self._decode_attention or (0, 0, 0))
         for window, *costs in self._windows:
             numbers += [NO_WINDOW if window is None else window, *costs]
         numbers += [self._tokens_ns(tokens) for tokens in range(most_tokens + 1)]
@@ -183,6 +184,11 @@ class RooflineStepTime:
     def describe(self) -> dict[str, float | int | str]:
         """The data-sheet rates and the assumptions behind a prediction."""
         return dict(self._description)
+
+
+def decode_attention(shape: ModelShape, gpu: GpuSpec, tensor_parallel_size: int) -> DecodeAttention | None:
+    """What makes decode attention slower than its context; None where nothing was measured that would."""
+    return DecodeAttention.of(shape, gpu, tensor_parallel_size, gpu.memory_efficiency * ATTENTION_READ_EFFICIENCY)
 
 
 def sampling_ns_per_token(shape: ModelShape, gpu: GpuSpec) -> float:

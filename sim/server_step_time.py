@@ -70,6 +70,7 @@ class ServerStepTime:
         numbers = array("d", costs.numbers)
         host = self._host or HostTime(0, 0)
         numbers.extend([host.step_ns, host.sequence_ns, float(self._is_overlapped), float(most_tokens + 1)])
+        numbers.extend([1.0, 1.0, 0.0])  # not adjusted
         traffic = self._traffic
         numbers.extend(traffic.tokens_ns(tokens) if traffic else 0.0 for tokens in range(most_tokens + 1))
         numbers.extend(traffic.sampled_ns(sampled) if traffic else 0.0 for sampled in range(most_sequences + 1))

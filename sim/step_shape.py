@@ -27,6 +27,8 @@ class StepShape(NamedTuple):
     """Query-key pairs of these tokens under a causal mask: sum of q*c + q*(q+1)/2, for drafts d*(c+1) + d*(d+1)/2."""
     sampled_tokens: int
     """Tokens that need logits: the last known token of a request, and drafts."""
+    longest_decode_context: int = 0
+    """KV entries read for the longest of the requests that decode; 0 where all are to count as equally long."""
 
     @property
     def total_tokens(self) -> int:
@@ -49,12 +51,13 @@ class StepShape(NamedTuple):
 
 def step_shape(step: Step) -> StepShape:
     """The sums of ``step`` that a step-time model looks at."""
-    decode_sequences = prefill_tokens = context_tokens = attention_pairs = 0
+    decode_sequences = prefill_tokens = context_tokens = attention_pairs = longest = 0
     for request, num_tokens, num_computed in zip(step.requests, step.num_tokens, step.num_computed_tokens, strict=True):
         context_tokens += num_computed + num_tokens
         num_drafts = step.num_drafts.get(request, 0) if step.num_drafts else 0
         if num_tokens - num_drafts == 1 and num_computed >= request.num_prompt_tokens:
             decode_sequences += 1
+            longest = max(longest, num_computed + num_tokens)
             if num_drafts:
                 prefill_tokens += num_drafts
                 attention_pairs += num_drafts * (num_computed + 1) + num_drafts * (num_drafts + 1) // 2
@@ -68,4 +71,5 @@ def step_shape(step: Step) -> StepShape:
         context_tokens=context_tokens,
         prefill_attention_pairs=attention_pairs,
         sampled_tokens=sum(step.samples) + sum(step.num_drafts.values()),
+        longest_decode_context=longest,
     )

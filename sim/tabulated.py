@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from kvtwin.sim.decode_attention import DecodeAttention
 from kvtwin.sim.step_shape import StepShape
 
 
@@ -81,20 +82,24 @@ class TabulatedStepTime:
         tables: StepTables,
         facts: Mapping[str, float | int | str],
         *,
-        decode_attention_beside_prompts: float = 1.0,
+        decode_attention: DecodeAttention | None = None,
         sampling_ns_per_token: float = 0.0,
+        step_overhead_ns: int = 0,
     ) -> None:
         """``facts`` say where the tables come from. What the tables lack: how much longer attention takes for sequences
-        that decode beside prompts (:class:`~kvtwin.sim.gpu_spec.GpuSpec`), and the time to draw a token.
+        that decode beside prompts or after contexts of unequal length, the time to draw a token, and the time of a step
+        in which no kernel runs.
         """
         self.name = name
         self.tables = tables
-        self._beside_prompts = decode_attention_beside_prompts
+        self._decode_attention = decode_attention
         self._sampling_ns = sampling_ns_per_token
+        self._overhead_ns = step_overhead_ns
         self._facts = {
             **facts,
             "sampling_ns_per_token": round(sampling_ns_per_token),
-            "decode_attention_beside_prompts": decode_attention_beside_prompts,
+            "step_overhead_ns": step_overhead_ns,
+            "decode_attention_beside_prompts": decode_attention.beside_prompts if decode_attention else 1.0,
         }
 
     def duration_ns(self, shape: StepShape) -> int:
@@ -102,12 +107,14 @@ class TabulatedStepTime:
         if not shape.num_sequences:
             return 0
         tables, decodes, prefill_tokens = self.tables, shape.decode_sequences, shape.prefill_tokens
-        total = tables.tokens.at(shape.total_tokens)
+        total = self._overhead_ns + tables.tokens.at(shape.total_tokens)
         if shape.sampled_tokens:
             total += tables.sampled.at(shape.sampled_tokens) + self._sampling_ns * shape.sampled_tokens
         if decodes:
-            decode_ns = tables.decode.at(decodes, shape.decode_context_tokens / decodes)
-            total += decode_ns * self._beside_prompts if prefill_tokens else decode_ns
+            context = shape.decode_context_tokens
+            if self._decode_attention:
+                context += self._decode_attention.extra_tokens(shape)
+            total += tables.decode.at(decodes, context / decodes)
         if prefill_tokens:
             total += tables.prefill.at(prefill_tokens, shape.prefill_attention_pairs / prefill_tokens)
         return round(total)

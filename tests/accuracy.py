@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 import kvtwin as kv
-from kvtwin.experiments.calibration.server import fit_to_server, read_record
+from kvtwin.experiments.calibration.server import ServerFit, fit_to_server, read_record
 from kvtwin.experiments.server_runs.latencies import Comparison, compare_latencies
 from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, read_request_rows, served_in_run
 
@@ -81,6 +81,7 @@ RUNS = (
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "roofline": {},
     "aic": {"step_time": "aic"},
+    "aic, `pcie-nccl`": {"step_time": "aic", "interconnect": "pcie-nccl"},
     "aic, `pcie-host`": {"step_time": "aic", "interconnect": "pcie-host"},
 }
 """What is compared, by name: options of a replay. The first is the default; one that cannot be is left out."""
@@ -137,7 +138,7 @@ def results(folder: Path, models: Mapping[str, Mapping[str, Any]] = MODELS) -> l
             try:
                 by_model[name] = simulate(folder, run, served, options)
             except kv.UserError as error:
-                print(f"{run.title}: {name}: {error}", file=sys.stderr)
+                print(f"left out: {run.title}: {name}: {error}", file=sys.stderr)
         found.append(Result(run, measured_peaks(record / "timeseries.csv"), by_model))
     return found
 
@@ -145,38 +146,78 @@ def results(folder: Path, models: Mapping[str, Mapping[str, Any]] = MODELS) -> l
 THIRD = 1 / 3
 
 
-def on_the_rest(folder: Path, run: ServerRun, base: str) -> list[str]:
-    """A row: fitted to what was known when a third of the makespan had passed, errors on requests that end later."""
-    record = folder / "measured" / run.folder
-    served = read_record(record)
-    until_ns = max(request.last_token_ns for request in served) * THIRD
+def _options(run: ServerRun, base: str) -> dict[str, Any]:
+    return {**_COMMON, **run.options, "step_time": base}
+
+
+def _fit(folder: Path, run: ServerRun, base: str, until_ns: float) -> ServerFit:
+    """A calibration on a run, as far as was known at ``until_ns``."""
     with tempfile.TemporaryDirectory() as scratch:
-        server, fitted = Path(scratch) / "server.yaml", Path(scratch) / "fitted.yaml"
-        options = {**_COMMON, **run.options, "step_time": base}
-        spec = {"trace": str(folder / run.trace), "options": {k.replace("_", "-"): v for k, v in options.items()}}
-        server.write_text(yaml.safe_dump(spec), encoding="utf-8")
-        fit = fit_to_server(record, server, known_until_ns=until_ns)
+        server = Path(scratch) / "server.yaml"
+        options = {name.replace("_", "-"): value for name, value in _options(run, base).items()}
+        server.write_text(yaml.safe_dump({"trace": str(folder / run.trace), "options": options}), encoding="utf-8")
+        return fit_to_server(folder / "measured" / run.folder, server, known_until_ns=until_ns)
+
+
+def _errors_with(
+    folder: Path, run: ServerRun, fit: ServerFit, served: Sequence[ServedRequest], tested: Sequence[int]
+) -> dict[str, float]:
+    """Of the run's simulation with fitted step times: errors on the requests at places ``tested``."""
+    records = arriving_as_served(kv.open_workload(folder / run.trace), served)
+    for index, each in enumerate(records):
+        each.request_id = str(index)
+    with tempfile.TemporaryDirectory() as scratch:
+        fitted = Path(scratch) / "fitted.yaml"
         fitted.write_text(yaml.safe_dump(fit.data()), encoding="utf-8")
-        records = arriving_as_served(kv.open_workload(folder / run.trace), served)
-        for index, each in enumerate(records):
-            each.request_id = str(index)
-        ours = kv.replay(records, progress=False, **{**options, "step_time": str(fitted)})
+        ours = kv.replay(records, progress=False, **_options(run, str(fitted)))
     columns = {name: ours.requests[name].to_numpy() for name in ours.requests}
     simulated = {int(request.request_id): request for request in served_in_run(columns)}
+    rows = compare_latencies([served[index] for index in tested], [simulated[index] for index in tested])
+    return {each.name: each.error for each in rows}
+
+
+def on_the_rest(folder: Path, run: ServerRun, base: str) -> list[str]:
+    """A row: fitted to what was known when a third of the makespan had passed, errors on requests that end later."""
+    served = read_record(folder / "measured" / run.folder)
+    until_ns = max(request.last_token_ns for request in served) * THIRD
+    fit = _fit(folder, run, base, until_ns)
     late = [index for index, request in enumerate(served) if request.last_token_ns > until_ns]
-    rows = compare_latencies([served[index] for index in late], [simulated[index] for index in late])
-    errors = {each.name: each.error for each in rows}
-    intervals = (f"{low:.2f} to {high:.2f}" for low, high in fit.adjustment.intervals)
-    scales = (f"{scale:.2f} ({interval})" for scale, interval in zip(fit.adjustment.scales, intervals, strict=True))
+    errors = _errors_with(folder, run, fit, served, late)
+    numbers = [
+        f"{value:.2f} ({low:.2f} to {high:.2f})"
+        for value, (low, high) in zip(fit.adjustment.scales[:2], fit.adjustment.intervals, strict=False)
+    ]
+    low_us, high_us = (bound / 1000 for bound in fit.adjustment.intervals[2])
+    numbers.append(f"{fit.adjustment.scales.step_ns / 1000:,.0f} ({low_us:,.0f} to {high_us:,.0f})" if high_us else "-")
     keys = ("mean TPOT", "mean TTFT", "p90 TTFT", "mean E2E", "makespan")
-    return [run.title, base, *scales, *(f"{errors[key]:+.1%}" for key in keys)]
+    return [run.title, base, *numbers, *(f"{errors[key]:+.1%}" for key in keys)]
+
+
+def on_the_others(folder: Path) -> list[str]:
+    """The table of calibrations on a whole run, tested on the others; the roofline knows all of their GPUs."""
+    records = [read_record(folder / "measured" / run.folder) for run in RUNS]
+    lines = [
+        f"| mean TPOT / mean E2E, calibrated on | {' | '.join(run.title for run in RUNS)} |",
+        f"| --- | {' | '.join('--:' for _ in RUNS)} |",
+    ]
+    for source in RUNS:
+        fit = _fit(folder, source, "roofline", float("inf"))
+        cells = []
+        for run, served in zip(RUNS, records, strict=True):
+            errors = _errors_with(folder, run, fit, served, range(len(served)))
+            text = f"{errors['mean TPOT']:+.1%} / {errors['mean E2E']:+.1%}"
+            cells.append(f"({text})" if run is source else text)
+        lines.append(f"| {source.title} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return lines
 
 
 def calibrated(folder: Path) -> list[str]:
     """The table of calibrations: with aic where there are tables, else with the roofline."""
     lines = [
-        "| run | base | `decode_scale` | `prefill_scale` | mean TPOT | mean TTFT | p90 TTFT | mean E2E | makespan |",
-        "| --- | --- | --- | --- | --: | --: | --: | --: | --: |",
+        "| run | base | `decode_scale` | `prefill_scale` | us per step | mean TPOT | mean TTFT | p90 TTFT "
+        "| mean E2E | makespan |",
+        "| --- | --- | --- | --- | --- | --: | --: | --: | --: | --: |",
     ]
     for run in RUNS:
         base = "roofline" if run.options["gpu"] == "rtx-4090" else "aic"
@@ -266,6 +307,7 @@ def main() -> int:
     print("\n".join(overview(found)), flush=True)
     if options.calibrated:
         replace_part(REPOSITORY / "docs" / "accuracy.md", "calibrated", calibrated(folder))
+        replace_part(REPOSITORY / "docs" / "accuracy.md", "calibrated elsewhere", on_the_others(folder))
     return 0
 
 

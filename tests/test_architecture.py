@@ -73,7 +73,7 @@ FLOORS = (
     {"sweeps"},
     {"pictures"},
     {"curves", "limits", "comparison", "narration", "isolation", "calibration", "exports", "report_page"},
-    {"validation"},
+    {"validation", "server_validation"},
     {"api"},
     {"commands"},
     {"command_line"},

@@ -1,15 +1,15 @@
-"""Two scales of a step-time model, fitted to when a server's requests got their tokens.
+"""An adjustment of a step-time model, fitted to when a server's requests got their tokens.
 
 A request's time from its first to its last token is the sum of the steps between them, and so is the time that it
 waits for the first one, while the server is busy. The simulation says which steps those are and how long each would
-take; the fit says by which factor those that only decode take longer, and those that compute prompts (least squares of
-errors relative to the time and three seconds more). Other times mean other steps: simulation and fit take turns, and
-each simulation goes half the way to the last fit.
+take. The fit says by which factor those that only decode take longer, and those that compute prompts, and what every
+step takes besides (least squares of errors relative to the time and three seconds more, no number below 0). Other times
+mean other steps: simulation and fit take turns until they agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,30 +21,35 @@ LEAST_REQUESTS = 30
 """Fewest requests with two output tokens or more that a fit makes sense of."""
 
 MOST_CORRELATION = 0.98
-"""Of both scales; above, the record cannot tell them apart."""
+"""Of two numbers; above, the record cannot tell them apart."""
 
-ROUNDS = 4
+MOST_ROUNDS = 12
+_AGREED = 0.005
+"""What share of the steps' time a fit may differ by from the simulation that it was made from."""
+
 _PARTS = 10
 _RESAMPLES = 400
 
 
 class Scales(NamedTuple):
-    """By how much a model's steps are stretched."""
+    """How a model's steps are stretched."""
 
     decode: float = 1.0
-    """Those in which all sequences decode."""
+    """Factor of those in which all sequences decode."""
     prefill: float = 1.0
-    """Those that compute tokens of prompts."""
+    """Factor of those that compute tokens of prompts."""
+    step_ns: float = 0.0
+    """Added to every step."""
 
 
 class Adjustment(NamedTuple):
-    """The fitted scales, and how well the record determines them."""
+    """The fitted numbers, and how well the record determines them."""
 
     scales: Scales
-    intervals: tuple[tuple[float, float], tuple[float, float]]
-    """Of 90 %, of both."""
+    intervals: tuple[tuple[float, float], ...]
+    """Of 90 %, of each number."""
     correlation: float | None
-    """Of both; None where the record cannot tell them apart, and one scale was fitted for all steps."""
+    """Of both scales; None where the record cannot tell them apart, and one was fitted for all steps."""
     num_times: int
     """Times of requests that were fitted: to the first token, and from it to the last."""
     median_error: float
@@ -72,12 +77,15 @@ def fit_adjustment(
             f"expected at least {LEAST_REQUESTS} requests of two output tokens or more, got {num_usable}: record a "
             "longer run"
         )
-    scales = used = Scales()
-    for _ in range(ROUNDS):
+    used = Scales()
+    for _ in range(MOST_ROUNDS):
         work_ns, busy_ns = _rows(known, *simulate(used), used, known_until_ns)
-        scales, correlation = _fit(work_ns, busy_ns)
+        scales, correlation = fit_rows(work_ns, busy_ns)
+        apart = np.abs(work_ns.sum(axis=0) * np.subtract(scales, used)).sum() / busy_ns.sum()
+        if apart < _AGREED:
+            break
         used = Scales(*np.mean([used, scales], axis=0).tolist())
-    intervals = _intervals(work_ns, busy_ns, is_one=correlation is None)
+    intervals = _intervals(work_ns, busy_ns)
     errors = np.abs(work_ns @ scales / busy_ns - 1)
     return Adjustment(scales, intervals, correlation, len(busy_ns), float(np.median(errors)))
 
@@ -85,12 +93,40 @@ def fit_adjustment(
 def _rows(
     known: dict[str, ServedRequest], requests: Columns, steps: Columns, used: Scales, until_ns: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each known time, in order of its end: time of both kinds of unadjusted steps in it, and the measurement.
+    """Of each known time, in order of its end: what multiplies the numbers of an adjustment, and the measurement.
+
+    These are the time of both kinds of unadjusted steps in it, and the number of steps.
 
     While the simulated server is idle, the measured one is taken to be idle too.
     """
+    rows = []
+    with_prompts_ns = steps["start_ns"][steps["tokens"] > steps["sequences"]]  # of all ranks that step together
+    for replica in range(int(max(steps.get("replica", [0]))) + 1):
+        own_steps, own_requests = (_of_replica(columns, replica) for columns in (steps, requests))
+        rows += _rows_of_server(known, own_requests, own_steps, with_prompts_ns, used, until_ns)
+    if len(rows) < LEAST_REQUESTS:
+        raise ValueError(f"only {len(rows)} times of {len(known)} requests can be compared with the simulated server's")
+    table = np.array(sorted(rows, key=lambda row: row[4]), dtype=float)
+    return table[:, :3], table[:, 3]
+
+
+def _of_replica(columns: Columns, replica: int) -> Columns:
+    """Rows of one of several servers; all of them where there is one."""
+    if "replica" not in columns:
+        return columns
+    return {name: values[columns["replica"] == replica] for name, values in columns.items()}
+
+
+def _rows_of_server(
+    known: dict[str, ServedRequest],
+    requests: Columns,
+    steps: Columns,
+    with_prompts_ns: np.ndarray,
+    used: Scales,
+    until_ns: float,
+) -> Iterator[tuple[float, ...]]:
     started_ns, spent_ns = steps["start_ns"], steps["end_ns"] - steps["start_ns"]
-    prompts = steps["tokens"] > steps["sequences"]
+    prompts = np.isin(started_ns, with_prompts_ns)
     moments = np.column_stack([started_ns, steps["end_ns"]]).ravel()
 
     def until(times_ns: list[int], step_ns: np.ndarray) -> np.ndarray:
@@ -99,55 +135,68 @@ def _rows(
         return np.interp(times_ns, moments, np.column_stack([done - step_ns, done]).ravel())
 
     names = ("request_id", "arrival_ns", "first_token_ns", "finish_ns")
-    rows = []
     for name, *simulated_ns in zip(*(requests[name] for name in names), strict=True):
         request = known.get(str(name))
         if request is None or min(simulated_ns) < 0:
             continue
-        decode_ns = np.diff(until(simulated_ns, spent_ns * ~prompts / used.decode))
-        prefill_ns = np.diff(until(simulated_ns, spent_ns * prompts / used.prefill))
+        steps_done = np.diff(until(simulated_ns, np.ones(len(spent_ns))))
+        decode_ns = np.diff(until(simulated_ns, (spent_ns - used.step_ns) * ~prompts / used.decode))
+        prefill_ns = np.diff(until(simulated_ns, (spent_ns - used.step_ns) * prompts / used.prefill))
         idle_ns = np.diff(simulated_ns) - np.diff(until(simulated_ns, spent_ns))
         measured_ns = np.diff([request.arrival_ns, request.first_token_ns, request.last_token_ns])
         for part, end_ns in enumerate((request.first_token_ns, request.last_token_ns)):
             busy_ns = measured_ns[part] - idle_ns[part]
             if end_ns <= until_ns and busy_ns > 0 and decode_ns[part] + prefill_ns[part] > 0:
-                rows.append((decode_ns[part], prefill_ns[part], busy_ns, end_ns))
-    if len(rows) < LEAST_REQUESTS:
-        raise ValueError(f"only {len(rows)} times of {len(known)} requests can be compared with the simulated server's")
-    table = np.array(sorted(rows, key=lambda row: row[3]), dtype=float)
-    return table[:, :2], table[:, 2]
+                yield (decode_ns[part], prefill_ns[part], steps_done[part], busy_ns, end_ns)
 
 
-def _fit(work_ns: np.ndarray, busy_ns: np.ndarray) -> tuple[Scales, float | None]:
+def fit_rows(work_ns: np.ndarray, busy_ns: np.ndarray) -> tuple[Scales, float | None]:
+    """All three numbers; without what is added to every step, or with one scale, where more cannot be told."""
+    matrix, target = _weighted(work_ns, busy_ns)
+    correlations = _correlations(matrix)
+    if np.abs(correlations[:2, 2]).max() <= MOST_CORRELATION and abs(correlations[0, 1]) <= MOST_CORRELATION:
+        solution = _solve(matrix, target)
+        if all(solution[:2]):
+            return Scales(*solution), float(correlations[0, 1])
+    matrix = matrix[:, :2]
+    correlation = _correlations(matrix)[0, 1]
+    if abs(correlation) <= MOST_CORRELATION and all(solution := _solve(matrix, target)):
+        return Scales(*solution), float(correlation)
+    both = matrix.sum(axis=1)
+    scale = float((both @ target) / (both @ both))
+    return Scales(scale, scale), None
+
+
+def _weighted(work_ns: np.ndarray, busy_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    weight = 1 / (busy_ns + _SLACK_NS)
+    return work_ns * weight[:, None], busy_ns * weight
+
+
+def _correlations(matrix: np.ndarray) -> np.ndarray:
+    """Of the numbers that are fitted with ``matrix``; -1 of one that it does not depend on."""
+    length = np.linalg.norm(matrix, axis=0)
+    if not length.all():
+        return np.full((matrix.shape[1],) * 2, -1.0)
+    scaled = matrix / length
+    covariance = np.linalg.pinv(scaled.T @ scaled)
+    spread = np.sqrt(np.diag(covariance))
+    return np.array(covariance / np.outer(spread, spread))
+
+
+def _solve(matrix: np.ndarray, target: np.ndarray) -> list[float]:
     from scipy.optimize import nnls
 
-    weight = 1 / (busy_ns + _SLACK_NS)
-    matrix = work_ns * weight[:, None]
-    covariance = np.linalg.pinv(matrix.T @ matrix)
-    spread = np.sqrt(np.diag(covariance))
-    correlation = float(covariance[0, 1] / (spread[0] * spread[1])) if spread.all() else -1.0
-    solution, _ = nnls(matrix, busy_ns * weight)
-    if abs(correlation) > MOST_CORRELATION or not solution.all():
-        return _one_scale(work_ns, busy_ns), None
-    return Scales(*map(float, solution)), correlation
+    length = np.linalg.norm(matrix, axis=0)
+    solution, _ = nnls(matrix / length, target)
+    return [float(value) for value in solution / length]
 
 
-def _one_scale(work_ns: np.ndarray, busy_ns: np.ndarray) -> Scales:
-    weight = 1 / (busy_ns + _SLACK_NS)
-    work, busy = work_ns.sum(axis=1) * weight, busy_ns * weight
-    scale = float((work @ busy) / (work @ work))
-    return Scales(scale, scale)
-
-
-def _intervals(
-    work_ns: np.ndarray, busy_ns: np.ndarray, *, is_one: bool
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Of both scales, from fits to parts of the run drawn with replacement: requests side by side share their steps."""
+def _intervals(work_ns: np.ndarray, busy_ns: np.ndarray) -> tuple[tuple[float, float], ...]:
+    """Of each number, from fits to parts of the run drawn with replacement: requests side by side share their steps."""
     parts = np.array_split(np.arange(len(busy_ns)), _PARTS)
     draw = np.random.default_rng(0)
     fits = []
     for _ in range(_RESAMPLES):
         rows = np.concatenate([parts[index] for index in draw.integers(0, _PARTS, _PARTS)])
-        fits.append(_one_scale(work_ns[rows], busy_ns[rows]) if is_one else _fit(work_ns[rows], busy_ns[rows])[0])
-    (decode_low, decode_high), (prefill_low, prefill_high) = np.quantile(fits, [0.05, 0.95], axis=0).T.tolist()
-    return (decode_low, decode_high), (prefill_low, prefill_high)
+        fits.append(fit_rows(work_ns[rows], busy_ns[rows])[0])
+    return tuple((float(low), float(high)) for low, high in np.quantile(fits, [0.05, 0.95], axis=0).T)

@@ -18,11 +18,14 @@ from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.server_runs.bench_json import read_bench_json
 from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, read_request_rows
 from kvtwin.experiments.setup.sizing import resolve_sizing
-from kvtwin.experiments.setup.step_time import COMPUTED, step_time_model
+from kvtwin.experiments.setup.step_time import COMPUTED, server_step_time
 from kvtwin.experiments.setup.trace import open_trace
 from kvtwin.experiments.sweeps.spec import named_options
 from kvtwin.sim.adjusted import AdjustedStepTime
 from kvtwin.workloads.formats.in_memory import workload_of
+
+NAMES = ("decode_scale", "prefill_scale", "step_ns")
+"""Of the numbers of an adjustment, in its file."""
 
 
 class ServerFit(NamedTuple):
@@ -41,6 +44,7 @@ class ServerFit(NamedTuple):
             "base": self.base,
             "decode_scale": round(fit.scales.decode, 4),
             "prefill_scale": round(fit.scales.prefill, 4),
+            "step_ns": round(fit.scales.step_ns),
             "measured": {**self.facts, "times": fit.num_times, "median_error": round(fit.median_error, 4)},
         }
 
@@ -51,11 +55,16 @@ class ServerFit(NamedTuple):
             f"{self.base} adjusted to {fit.num_times:,} times of requests; after the fit they differ by "
             f"{fit.median_error:.1%} (median)"
         ]
-        for kind, scale, (low, high) in zip(Scales._fields, fit.scales, fit.intervals, strict=True):
-            lines.append(f"{f'{kind}_scale':<13} {scale:.3f} (90 % interval {low:.3f} to {high:.3f})")
+        for name, value, (low, high) in zip(NAMES, fit.scales, fit.intervals, strict=True):
+            if name == "step_ns" and not high:
+                lines.append("no time that every step takes besides: the record cannot tell it from a factor")
+                continue
+            digits = ",.0f" if name == "step_ns" else ".3f"
+            value_text, low_text, high_text = (format(number, digits) for number in (value, low, high))
+            lines.append(f"{name:<13} {value_text} (90 % interval {low_text} to {high_text})")
         if fit.correlation is None:
             return [*lines, "one scale for all steps: the record cannot tell steps with prompts from others"]
-        return [*lines, f"correlation of both {fit.correlation:.2f}"]
+        return [*lines, f"correlation of both scales {fit.correlation:.2f}"]
 
 
 def read_record(path: Path) -> list[ServedRequest]:
@@ -78,7 +87,7 @@ def fit_to_server(record: Path, server: Path, *, known_until_ns: float = float("
     served = read_record(record)
     known = [request for request in served if request.arrival_ns <= known_until_ns]
     sizing = resolve_sizing(options)
-    base = step_time_model(options, sizing.inputs)
+    base = server_step_time(options.step_time, options, sizing.inputs)
     names = [request._replace(request_id=str(index)) for index, request in enumerate(known)]
 
     def simulate(scales: Scales) -> tuple[Columns, Columns]:

@@ -17,6 +17,7 @@ _FACTORS = {
     "memory_efficiency": (0.1, 1.2),
     "matrix_efficiency": (0.1, 1.2),
     "decode_attention_beside_prompts": (1.0, 10.0),
+    "multiprocessors": (0, 1000),
 }
 """Measured numbers without a unit, and their limits; left out, `GpuSpec` has a value for any GPU."""
 

@@ -28,6 +28,7 @@ def run(options: ReplayOptions) -> int:
     from kvtwin.experiments.runs.facts import now
     from kvtwin.experiments.runs.kept import replay_and_keep
     from kvtwin.experiments.runs.replica_text import replica_parts
+    from kvtwin.experiments.runs.spread import spread_lines
     from kvtwin.experiments.runs.text import bench_lines, cache_lines
 
     def show_results(replayed: Replayed) -> None:
@@ -36,7 +37,7 @@ def run(options: ReplayOptions) -> int:
             print(json.dumps({"date": now()} | summary, indent=2, allow_nan=False))
         else:
             show(*replayed.heading, "", *bench_lines(summary, options), *cache_lines(summary), *replica_parts(summary))
-            show(*(f"* {verdict}" for verdict in summary["verdicts"]))
+            show(*spread_lines(summary), *(f"* {verdict}" for verdict in summary["verdicts"]))
 
     summary = replay_and_keep(options, show=show_results).summary
     return 0 if summary["completed"] and not summary["unfinished"] else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from kvtwin.experiments.options.validate import ValidateOptions
@@ -20,6 +21,7 @@ What remains between measured and predicted is the error of the step-time model.
 examples:
   kvtwin validate demo --limit 60 --length-scale 0.25 --max-model-len 1024 --num-gpu-blocks-override 130
   kvtwin validate experiments/configs/validate-smoke.yaml --out first-validation
+  kvtwin validate server.yaml --server-run my-run
 
 Exit code: 0; 1 if check 1 or 2 fails; 2 for a mistake in the input, or if the device runs out of memory.
 """
@@ -34,6 +36,8 @@ def complete(given: dict[str, Any]) -> dict[str, Any]:
 
 def run(options: ValidateOptions) -> int:
     """Validate. Exit code 1 when a check fails."""
+    if options.server_run:
+        return _run_beside_server(options, options.server_run)
     from kvtwin.experiments.display.tables import show
     from kvtwin.experiments.runs.facts import now
     from kvtwin.experiments.validation.kept import validate_and_keep
@@ -47,3 +51,18 @@ def run(options: ValidateOptions) -> int:
 
     facts = validate_and_keep(options, show_facts)
     return 0 if all(check["passed"] for check in facts["checks"].values()) else 1
+
+
+def _run_beside_server(options: ValidateOptions, folder: Path) -> int:
+    """What a server did, beside its simulation."""
+    from kvtwin.experiments.display.tables import show
+    from kvtwin.experiments.runs.facts import now
+    from kvtwin.experiments.server_validation.text import server_parts
+    from kvtwin.experiments.server_validation.validate import validate_server_run
+
+    facts = validate_server_run(options, folder)
+    if options.json:
+        print(json.dumps({"date": now()} | facts, indent=2, allow_nan=False))
+    else:
+        show(*facts["heading"], "", *server_parts(facts))
+    return 0

@@ -14,7 +14,7 @@ from kvtwin.experiments.operator_tables.aiconfigurator import OperatorTimes, Que
 from kvtwin.experiments.operator_tables.tables import step_tables
 from kvtwin.sim.tabulated import Curve, StepTables, Surface, TabulatedStepTime
 
-_FORM = 1
+_FORM = 2
 """Counts up when other tables are made from the same package."""
 
 

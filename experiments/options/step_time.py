@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtwin.experiments.options.fields import option
-from kvtwin.experiments.options.kinds import Text
+from kvtwin.experiments.options.kinds import Switch, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,11 @@ class StepTimeOptions:
     interconnect: str | None = option(
         None,
         Text("KIND"),
-        "links between tensor-parallel GPUs, for roofline and aic: pcie-host, pcie-gen4, pcie-gen5, nvlink-a100, "
-        "nvlink-hopper, nvlink-blackwell, or a YAML file (default: the GPU's usual ones)",
+        "links between tensor-parallel GPUs, for roofline and aic: pcie-host, pcie-gen4, pcie-gen5, pcie-nccl, "
+        "nvlink-a100, nvlink-hopper, nvlink-blackwell, or a YAML file (default: the GPU's usual ones)",
+    )
+    spread: bool = option(
+        False,
+        Switch(has_off=False),
+        "repeat the run with steps 20 % shorter and longer and with random ones, and print how far figures are apart",
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from kvtwin.experiments.options.device import DeviceOptions
 from kvtwin.experiments.options.fields import argument, option, with_default
-from kvtwin.experiments.options.kinds import Number, Switch, Text, Whole
+from kvtwin.experiments.options.kinds import File, Number, Switch, Text, Whole
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sizing import SizingOptions
@@ -31,6 +32,7 @@ ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "speculative_config": (None, "validation does not run a draft model"),
     "allocator": ("paged", "validation always uses paged blocks"),
     "ignore_eos": (True, "validation uses the workload's output lengths"),
+    "spread": (False, "only for `kvtwin replay`, and always with --server-run"),
     "events": (False, "only for `kvtwin replay`"),
     "kv_events": (False, "only for `kvtwin replay`"),
     "weight_bytes": (None, _MEASURED),
@@ -52,6 +54,12 @@ class ValidateOptions(ReplayOptions, DeviceOptions):
     model: str | None = with_default(SizingOptions, "model", "tiny")
     gpu: str | None = with_default(SizingOptions, "gpu", None)
     num_prompts: int | None = option(None, Whole(), "use only the first N requests; --limit means the same", "--limit")
+    server_run: Path | None = option(
+        None,
+        File("DIR"),
+        "compare with a server's run instead: its bench.json or requests.jsonl, and what else was saved of it; takes "
+        "the options of `kvtwin replay`",
+    )
     length_scale: float = option(1.0, Number("X", 0, 1, above=True), "scale down prompts, outputs and shared prefixes")
     temperature: float = option(0.0, Number("T", 0, 100), "sampling temperature; 0: greedy")
     step_time: str | None = option(  # type: ignore[assignment]  # None: measure first

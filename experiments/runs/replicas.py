@@ -27,6 +27,7 @@ from kvtwin.sim.cluster.cluster import Cluster, Sent
 from kvtwin.sim.cluster.recording import ClusterRecorder
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.serving import Observe, ServerSimulation
+from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.formats.native import write_lines
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.request_record import RequestRecord
@@ -60,11 +61,12 @@ def replay_replicas(
     show_progress: bool = False,
     observe: Observe | None = None,
     events: EventFolder | None = None,
+    step_time: StepTimeModel | None = None,
 ) -> ReplayedReplicas:
     """Simulate the replicas of ``options`` as :func:`~kvtwin.experiments.runs.replay.replay` does one server."""
     if observe:
         raise UserError("--data-parallel-size: only one server can be explained; replay a replica's own trace")
-    made = {each: Server.of(each) for each in dict.fromkeys(replica_options(options))}
+    made = {each: Server.of(each, step_time) for each in dict.fromkeys(replica_options(options))}
     servers = [made[each] for each in replica_options(options)]
     workload, load = opened_load(options, workload, show_progress=show_progress)
     sent: list[list[RequestRecord]] = [[] for _ in servers]

@@ -20,7 +20,7 @@ from kvtwin.sim.calibrated import CalibratedStepTime
 from kvtwin.sim.gpu_spec import GpuSpec
 from kvtwin.sim.interconnect import Traffic
 from kvtwin.sim.linear import LinearStepTime
-from kvtwin.sim.roofline import RooflineStepTime, sampling_ns_per_token
+from kvtwin.sim.roofline import STEP_OVERHEAD_NS, RooflineStepTime, decode_attention, sampling_ns_per_token
 from kvtwin.sim.server_step_time import HostTime, ServerStepTime
 from kvtwin.sim.step_time import StepTimeModel
 
@@ -31,7 +31,7 @@ def step_time_model(options: StepTimeOptions, inputs: SizingInputs) -> StepTimeM
     """The step-time model that ``options`` choose. UserError: an unknown one, a bad file, or no GPU."""
     name = options.step_time
     if name in COMPUTED:
-        return _on_server(name, options, inputs)
+        return server_step_time(name, options, inputs)
     path = _LINEAR_EXAMPLE if name == "linear" else Path(name)
     if name != "zero" and not os.path.isfile(path):
         known = ", ".join((*COMPUTED, "zero", "linear"))
@@ -44,26 +44,26 @@ def step_time_model(options: StepTimeOptions, inputs: SizingInputs) -> StepTimeM
     return LinearStepTime({}) if name == "zero" else load_step_time(path)
 
 
-def _on_server(name: str, options: StepTimeOptions, inputs: SizingInputs) -> StepTimeModel:
-    """What is computed, with interconnect and host."""
+def server_step_time(name: str, options: StepTimeOptions, inputs: SizingInputs) -> ServerStepTime:
+    """What ``name`` of ``COMPUTED`` computes, with interconnect and host. UserError: it cannot."""
     traffic = _traffic(options, inputs)
     return ServerStepTime(COMPUTED[name](inputs), traffic, HostTime(), async_scheduling=inputs.async_scheduling)
 
 
 def _adjusted(path: Path, data: dict[str, Any], options: StepTimeOptions, inputs: SizingInputs) -> StepTimeModel:
     """A computed model, as `kvtwin calibrate --from` fitted it to a server."""
-    known = ("model", "base", "decode_scale", "prefill_scale", "measured")
+    known = ("model", "base", "decode_scale", "prefill_scale", "step_ns", "measured")
     if unknown := set(data) - set(known):
         raise UserError(f"{path}: unknown field {min(map(str, unknown))}; known: {', '.join(known)}")
     base = data.get("base")
     if base not in COMPUTED:
         raise UserError(f"{path}: base: expected {' or '.join(COMPUTED)}, got {base!r}")
-    scales = [data.get(name) for name in ("decode_scale", "prefill_scale")]
-    for name, value in zip(("decode_scale", "prefill_scale"), scales, strict=True):
+    numbers = {"step_ns": 0} | {name: data.get(name) for name in known[2:5] if name in data or name != "step_ns"}
+    for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(f"{path}: {name}: expected a number, got {value!r}")
     try:
-        return AdjustedStepTime(_on_server(base, options, inputs), *scales, data.get("measured"))
+        return AdjustedStepTime(server_step_time(base, options, inputs), **numbers, measured=data.get("measured"))
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -81,7 +81,6 @@ def _roofline(inputs: SizingInputs) -> StepTimeModel:
 def _aic(inputs: SizingInputs) -> StepTimeModel:
     gpu = _gpu("aic", inputs)
     config, name = load_model_config(inputs.shape.name)
-    has_groups = any(0 < layer.spec.num_kv_heads < layer.query_heads for layer in inputs.shape.layers)
     return aic_step_time(
         Question(
             model=name,
@@ -93,8 +92,9 @@ def _aic(inputs: SizingInputs) -> StepTimeModel:
             data_parallel_size=inputs.data_parallel_size,
             enable_expert_parallel=inputs.enable_expert_parallel,
         ),
-        decode_attention_beside_prompts=gpu.decode_attention_beside_prompts if has_groups else 1.0,
+        decode_attention=decode_attention(inputs.shape, gpu, inputs.tensor_parallel_size),
         sampling_ns_per_token=sampling_ns_per_token(inputs.shape, gpu),
+        step_overhead_ns=STEP_OVERHEAD_NS,
     )
 
 
@@ -149,8 +149,8 @@ def step_time_notes(step_time: StepTimeModel) -> list[str]:
 
 
 KNOWN_ERRORS = {
-    "roofline": "mean TPOT of four measured servers came out 6 to 17 % too short",
-    "aic": "mean TPOT of three measured servers came out 5 to 15 % too short",
+    "roofline": "mean TPOT of four measured servers came out 2 to 15 % too short",
+    "aic": "mean TPOT of three measured servers came out 0 to 12 % too short",
 }
 """By how much models are known to miss whose times come from elsewhere; docs/accuracy.md has the figures."""
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from kvtwin.experiments.display.tables import Part, table
 from kvtwin.experiments.display.values import cell_text
+from kvtwin.experiments.validation.drift import drift_line
 from kvtwin.experiments.validation.facts import DECISIONS
 
 _LATENCY_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E latency"}
@@ -25,6 +26,7 @@ def text_parts(facts: Mapping[str, Any]) -> list[Part]:
     return [
         table(("", "measured", "predicted", "error"), rows),
         "",
+        drift_line(facts["machine"]),
         *(_check_line(name, check) for name, check in facts["checks"].items()),
         facts["verdict"],
     ]

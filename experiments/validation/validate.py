@@ -21,14 +21,13 @@ from kvtwin.experiments.setup.step_time import step_time_title
 from kvtwin.experiments.setup.trace import warn_of
 from kvtwin.experiments.sizes.text import capacity_line
 from kvtwin.experiments.validation.checks import same_decisions, same_tokens
+from kvtwin.experiments.validation.drift import ReferenceStep
 from kvtwin.experiments.validation.facts import validation_facts
 from kvtwin.experiments.validation.predictor import Predictor, make_predictor
 from kvtwin.experiments.validation.runs import measure, predict, step_times
 from kvtwin.experiments.validation.settings import Setting, resolve
 from kvtwin.experiments.validation.text import text_parts
 from kvtwin.gpu.errors import DeviceError
-
-_SPEC_KEYS = ("trace", "options")
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,11 @@ def validate(options: ValidateOptions, folder: Path) -> Validation:
         executor = setting.model.executor(
             setting.config, temperature=options.temperature, seed=options.seed, records=True
         )
+        reference = ReferenceStep(setting, executor)
+        reference.measure("before")
         predictor = make_predictor(setting, executor)
+        if options.step_time is None:
+            reference.measure("after the calibration")
         measured = measure(setting, executor)
     write_run_folder(folder / "measured", measured.files)
     try:
@@ -77,6 +80,7 @@ def validate(options: ValidateOptions, folder: Path) -> Validation:
         records = measured.transcripts.with_outputs(setting.records)
         write_run_folder(folder / "predicted", predict(setting, records, predictor))
         checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executor, measured)}
+        reference.measure("after the run")
     except DeviceError as error:
         raise UserError(_kept(options, folder, str(error))) from None
     except KeyboardInterrupt as interrupt:
@@ -84,7 +88,7 @@ def validate(options: ValidateOptions, folder: Path) -> Validation:
     runs = Run(folder / "measured"), Run(folder / "predicted")
     times = step_times(measured, predictor)
     facts = {"heading": _heading(setting, predictor, runs[0])} | validation_facts(*runs, times)
-    facts |= {"checks": checks, "verdict": _verdict(facts, checks)}
+    facts |= {"machine": reference.facts(), "checks": checks, "verdict": _verdict(facts, checks)}
     return Validation(facts, runs, times)
 
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 import kvtwin as kv
+from kvtwin.experiments.calibration.adjustment import fit_rows
 from kvtwin.experiments.calibration.server import fit_to_server, read_record
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.server_runs.bench_json import read_bench_json
@@ -59,9 +60,27 @@ def bench(**changes):
 
 def test_what_the_server_did_is_found_again(recorded):
     fit = fit_to_server(recorded / "requests.jsonl", recorded / "server.yaml")
-    assert fit.adjustment.scales == pytest.approx((1.2, 1.5), rel=0.03)
+    assert fit.adjustment.scales == pytest.approx((1.2, 1.5, 0), rel=0.03)
     assert fit.adjustment.median_error < 0.05
     assert all(low <= high for low, high in fit.adjustment.intervals)
+
+
+def test_only_what_the_rows_can_tell_is_fitted():
+    """Requests of any batch size tell a factor from a time per step; those of one batch size do not."""
+    draw = np.random.default_rng(0)
+    steps = draw.integers(100, 1000, 80)
+    work_ns = np.column_stack([steps * draw.uniform(5e6, 30e6, 80), draw.uniform(1e8, 3e9, 80), steps])
+    scales, correlation = fit_rows(work_ns, work_ns @ (1.2, 1.5, 3e6))
+    assert scales == pytest.approx((1.2, 1.5, 3e6), rel=1e-6)
+    assert abs(correlation) < 0.98
+    work_ns[:, 0] = steps * 10e6
+    scales, _ = fit_rows(work_ns, work_ns @ (1.2, 1.5, 3e6))
+    assert scales == pytest.approx((1.5, 1.5, 0), rel=1e-6)
+    for times in (2, 0):  # prompts are computed in proportion to the rest, or never
+        work_ns[:, 1] = times * work_ns[:, 0]
+        scales, correlation = fit_rows(work_ns, work_ns @ (1.2, 1.2, 0))
+        assert scales == pytest.approx((1.2, 1.2, 0), rel=1e-6)
+        assert correlation is None
 
 
 def test_the_file_is_one_for_a_replay(recorded, kvtwin, tmp_path):

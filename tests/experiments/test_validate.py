@@ -15,6 +15,7 @@ import torch
 
 from kvtwin.experiments.records.executed_steps import read_executed_steps
 from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.validation.drift import drift_line
 from kvtwin.experiments.validation.facts import DECISIONS
 from kvtwin.gpu.decoder import Decoder
 from kvtwin.gpu.executor import DeviceExecutor
@@ -65,7 +66,7 @@ def facts_of(kvtwin):
 def test_all_is_compared_and_checked(facts_of, crowd):
     facts, code = facts_of(crowd(), *FAST)
     assert code == 0, facts
-    assert list(facts) == ["date", "heading", "decisions", "latencies", "step_time", "checks", "verdict"]
+    assert list(facts) == ["date", "heading", "decisions", "latencies", "step_time", "machine", "checks", "verdict"]
     assert list(facts["decisions"]) == list(DECISIONS)
     measured = {name: decision["measured"] for name, decision in facts["decisions"].items()}
     assert measured["num_gpu_blocks"] == 14
@@ -80,6 +81,21 @@ def test_all_is_compared_and_checked(facts_of, crowd):
     assert second["requests"] == 12
     assert second["notices_loss"]
     assert facts["verdict"].startswith("passed: ")
+
+
+def test_a_reference_step_tells_whether_the_machine_changed(facts_of, crowd):
+    machine = facts_of(crowd(3), *FAST)[0]["machine"]
+    assert min(machine["reference_ms"].values()) > 0
+    assert set(machine["reference_ms"]) >= {"before", "after the run"}
+    first, *_, last = machine["reference_ms"].values()
+    assert abs(machine["drift"]) >= abs(last / first - 1) - 1e-9
+
+
+@pytest.mark.parametrize(("drift", "words"), [(0.2, "the machine itself changed"), (-0.01, "(-1.0%)")])
+def test_drift_is_said_in_words(drift, words):
+    facts = {"reference_ms": {"before": 2.0, "after the run": 2.0 * (1 + drift)}, "drift": drift}
+    assert words in drift_line(facts)
+    assert ("the machine itself" in drift_line(facts)) == (drift == 0.2)
 
 
 def test_the_text_ends_with_one_verdict(kvtwin, crowd):

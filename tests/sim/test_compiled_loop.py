@@ -89,12 +89,15 @@ def test_every_model_of_step_times_says_the_same_in_numbers(tmp_path):
         " sequence_ns: 11.3, sampled_token_ns: 7.7}\n"
         "measured: {model: m, device: d}\n"
     )
+    adjusted = tmp_path / "adjusted.yaml"
+    adjusted.write_text("{model: adjusted, base: roofline, decode_scale: 1.07, prefill_scale: 0.93, step_ns: 1234.5}")
     random = Random(5)
     for name, model in (
         ("zero", "meta-llama/Llama-3.1-8B"),
         ("linear", "meta-llama/Llama-3.1-8B"),
         (str(calibrated), "meta-llama/Llama-3.1-8B"),
         ("roofline", "meta-llama/Llama-3.1-8B"),
+        (str(adjusted), "meta-llama/Llama-3.1-8B"),
         ("roofline", "mistralai/Mixtral-8x7B-v0.1"),
         ("roofline", "google/gemma-3-27b-it"),
     ):
@@ -110,7 +113,8 @@ def test_every_model_of_step_times_says_the_same_in_numbers(tmp_path):
             prefill = random.randint(sequences - decodes, 600 - decodes) if sequences > decodes else 0
             context = random.randint(decodes + prefill, 10 ** random.randint(3, 7))
             pairs = random.randint(prefill, 10**9) if prefill else 0
-            shape = StepShape(sequences, decodes, prefill, context, pairs, random.randint(0, sequences))
+            longest = random.randint(1, context) if decodes else 0
+            shape = StepShape(sequences, decodes, prefill, context, pairs, random.randint(0, sequences), longest)
             assert step_time.duration_ns(memory.views(), *shape) == step_times.duration_ns(shape), (name, shape)
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtwin.sim.decode_attention import DecodeAttention
 from kvtwin.sim.step_shape import StepShape
 from kvtwin.sim.tabulated import (
     Curve,
@@ -58,9 +59,12 @@ def test_drafts_leave_the_context_to_what_decodes():
 
 
 def test_what_tables_lack_is_added():
-    model = TabulatedStepTime("m", TABLES, {}, decode_attention_beside_prompts=1.5, sampling_ns_per_token=100)
+    model = TabulatedStepTime(
+        "m", TABLES, {}, decode_attention=DecodeAttention(1.5, 5.0, 38), sampling_ns_per_token=100
+    )
     step = StepShape(3, 2, 51, 151 + 102, 51 * 100 + 51 * 26, 2)
-    assert model.duration_ns(step) - MODEL.duration_ns(step) == round(200 + 0.5 * TABLES.decode.at(2, 51))
+    longer = TABLES.decode.at(2, 1.5 * 51) - TABLES.decode.at(2, 51)
+    assert model.duration_ns(step) - MODEL.duration_ns(step) == round(200 + longer)
     assert model.describe()["sampling_ns_per_token"] == 100
 
 

@@ -258,7 +258,7 @@ def _advance(loop: LoopArrays, flight: int) -> None:
     """``Scheduler._advance``, and what the step-time model looks at (``sim.step_shape``)."""
     numbers, step = loop.numbers, loop.flights[flight]
     start, is_async = flight * loop.settings[MAX_RUNNING], loop.settings[IS_ASYNC]
-    num_decodes = num_prefill_tokens = num_context_tokens = num_pairs = num_samples = 0
+    num_decodes = num_prefill_tokens = num_context_tokens = num_pairs = num_samples = longest = 0
     for place in range(start, start + step[BATCH_SIZE]):
         row = loop.requests[loop.batches[place, IN_STEP]]
         num_tokens = loop.batches[place, IN_TOKENS]
@@ -280,6 +280,7 @@ def _advance(loop: LoopArrays, flight: int) -> None:
         num_context_tokens += end
         if num_tokens == 1 and before >= row[PROMPT_TOKENS]:
             num_decodes += 1
+            longest = max(longest, end)
         else:
             num_prefill_tokens += num_tokens
             num_pairs += num_tokens * before + num_tokens * (num_tokens + 1) // 2
@@ -288,5 +289,5 @@ def _advance(loop: LoopArrays, flight: int) -> None:
     step[DURATION_NS] = 0
     if step[BATCH_SIZE] > 0:
         step[DURATION_NS] = duration_ns(
-            loop, step[BATCH_SIZE], num_decodes, num_prefill_tokens, num_context_tokens, num_pairs, num_samples
+            loop, step[BATCH_SIZE], num_decodes, num_prefill_tokens, num_context_tokens, num_pairs, num_samples, longest
         )

@@ -11,43 +11,63 @@ from kvtwin.engine.compiled.marks import compilable
 LINEAR, ROOFLINE, CALIBRATED = range(3)
 """Forms of a model: values of the setting ``STEP_TIME``."""
 
-ROOFLINE_CONSTANTS = 4
+LONGEST_DIVIDED = 0.03
+LONGEST_BESIDE_PROMPTS = 4.0
+"""As how many sequences the longest one counts: for each of them where contexts are divided; beside prompts."""
+
+ROOFLINE_CONSTANTS = 6
 WINDOW_NUMBERS = 4
 CALIBRATED_CONSTANTS = 5
-SERVER_CONSTANTS = 4
+ADJUSTMENT = 4
+"""Where, in the constants of the server, those of ``AdjustedStepTime`` begin: both scales, and what is added."""
+
+SERVER_CONSTANTS = 7
 NO_WINDOW = -1.0
 _TOO_LONG_NS = 2.0**63
 
 
 @compilable
 def duration_ns(
-    loop: LoopArrays, sequences: int, decodes: int, prefill_tokens: int, context_tokens: int, pairs: int, sampled: int
+    loop: LoopArrays,
+    sequences: int,
+    decodes: int,
+    prefill_tokens: int,
+    context_tokens: int,
+    pairs: int,
+    sampled: int,
+    longest: int,
 ) -> int:
     """``StepTimeModel.duration_ns``, or ``TOO_LONG``."""
     form = loop.settings[STEP_TIME]
     if form == LINEAR:
         time = _linear(loop, sequences, prefill_tokens, context_tokens, pairs)
     elif form == ROOFLINE:
-        time = _roofline(loop, sequences, decodes, prefill_tokens, context_tokens, pairs, sampled)
+        time = _roofline(loop, sequences, decodes, prefill_tokens, context_tokens, pairs, sampled, longest)
     else:
         time = _calibrated(loop, sequences, decodes, prefill_tokens, context_tokens, pairs, sampled)
     if time >= _TOO_LONG_NS:
         return TOO_LONG
     device = int(round(time))  # noqa: RUF046 - to machine code, round gives a float
     server = loop.settings[SERVER]
-    return _with_server(loop, server, device, sequences, decodes + prefill_tokens, sampled) if server else device
+    if not server:
+        return device
+    time = _with_server(loop, server, device, sequences, decodes, prefill_tokens, sampled)
+    return TOO_LONG if time >= _TOO_LONG_NS else int(round(time))  # noqa: RUF046
 
 
 @compilable
-def _with_server(loop: LoopArrays, server: int, device: int, sequences: int, tokens: int, sampled: int) -> int:
-    """``ServerStepTime``: what is sent stands in tables, by the numbers of tokens and of sampled tokens."""
+def _with_server(
+    loop: LoopArrays, server: int, device: int, sequences: int, decodes: int, prefill_tokens: int, sampled: int
+) -> float:
+    """``ServerStepTime``, and ``AdjustedStepTime``: what is sent stands in tables, by tokens and by sampled tokens."""
     costs = loop.costs
     first = server + SERVER_CONSTANTS
+    tokens = decodes + prefill_tokens
     time = device + int(costs[first + tokens]) + int(costs[first + int(costs[server + 3]) + sampled])
     host = int(costs[server]) + int(costs[server + 1]) * sequences
-    if costs[server + 2]:
-        return max(time, host)
-    return time + host
+    time = max(time, host) if costs[server + 2] else time + host
+    scale = costs[server + ADJUSTMENT + (1 if prefill_tokens else 0)]
+    return scale * time + costs[server + ADJUSTMENT + 2]
 
 
 @compilable
@@ -59,14 +79,21 @@ def _linear(loop: LoopArrays, sequences: int, prefill_tokens: int, context_token
 
 @compilable
 def _roofline(
-    loop: LoopArrays, sequences: int, decodes: int, prefill_tokens: int, context_tokens: int, pairs: int, sampled: int
+    loop: LoopArrays,
+    sequences: int,
+    decodes: int,
+    prefill_tokens: int,
+    context_tokens: int,
+    pairs: int,
+    sampled: int,
+    longest: int,
 ) -> float:
     """``RooflineStepTime``; what tokens and sampled tokens take by themselves stands in tables, by their numbers."""
     costs, num_windows = loop.costs, loop.settings[NUM_WINDOWS]
-    written, state, beside_prompts = costs[0], costs[1], costs[2]
+    written, state, beside_prompts = costs[0], costs[1], costs[3]
     tokens = decodes + prefill_tokens
     first_token = ROOFLINE_CONSTANTS + WINDOW_NUMBERS * num_windows
-    total = costs[first_token + tokens] + costs[first_token + int(costs[3]) + sampled]
+    total = costs[first_token + tokens] + costs[first_token + int(costs[2]) + sampled]
     read = written * tokens + state * sequences
     arithmetic = 0.0
     for index in range(num_windows):
@@ -74,12 +101,9 @@ def _roofline(
         window, context, decode_pair, prefill_pair = costs[first], costs[first + 1], costs[first + 2], costs[first + 3]
         if window == NO_WINDOW:
             read += context * context_tokens
-            if beside_prompts and prefill_tokens and decodes:
-                read += (
-                    context
-                    * beside_prompts
-                    * _decode_context(sequences, decodes, prefill_tokens, context_tokens, pairs)
-                )
+            if beside_prompts and decodes:
+                reads = _decode_context(sequences, decodes, prefill_tokens, context_tokens, pairs)
+                read += context * _extra_tokens(loop, decodes, prefill_tokens, reads, longest)
             arithmetic += decode_pair * context_tokens + prefill_pair * pairs
         else:
             seen = min(context_tokens, sequences * int(window) + prefill_tokens)
@@ -98,6 +122,19 @@ def _decode_context(sequences: int, decodes: int, prefill_tokens: int, context_t
     seen = pairs / prefill_tokens
     read = others * max(seen + (prefill_tokens / others - 1) / 2, prefill_tokens / others)
     return max(context_tokens - read, 0.0)
+
+
+@compilable
+def _extra_tokens(loop: LoopArrays, decodes: int, prefill_tokens: int, context: float, longest: int) -> float:
+    """``DecodeAttention.extra_tokens``."""
+    beside_prompts, undivided, undivided_from = loop.costs[3], loop.costs[4], loop.costs[5]
+    longer = max(longest - context / decodes, 0.0)
+    if prefill_tokens:
+        uneven = min(float(decodes), LONGEST_BESIDE_PROMPTS) * longer
+        return (beside_prompts - 1) * context + beside_prompts * uneven
+    if decodes >= undivided_from:
+        return min(float(decodes), undivided) * longer
+    return LONGEST_DIVIDED * decodes * longer
 
 
 @compilable

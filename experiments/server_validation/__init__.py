@@ -1,0 +1,1 @@
+"""A run of somebody's server beside its simulation: the same requests, at the same times."""
