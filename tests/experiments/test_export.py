@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvtwin.experiments.commands.demo import DEMO_OPTIONS
 from kvtwin.experiments.options.reading import command_words
 from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.report_page.block_holders import block_holders
 from kvtwin.sim.block_changes import BlockChange
 from tests.experiments.conftest import SMALL_SERVER
 
@@ -90,6 +91,21 @@ def test_block_changes_lead_to_the_free_blocks_of_every_step(demo_run):
     assert evictions == run.summary["num_evictions"] == sum(row["evictions"] for row in events_of(demo_run))
 
 
+def check_holders(run):
+    """Every reference to a block is a request that has it in a table, a session's pin, or reserved."""
+    seen = set()
+    for step, state in block_holders(run):
+        counts = {block: len(holders) for block, holders in state.holders.items()}
+        if run.configuration["engine"]["retention"] == "lru" and run.configuration["engine"]["allocator"] == "paged":
+            assert counts == state.references, step
+        else:
+            assert all(count <= state.references.get(block, 0) for block, count in counts.items()), step
+        assert set(state.holders) <= set(state.content), step
+        seen.update(state.content)
+    assert not state.holders
+    assert len(seen) > 10
+
+
 @pytest.mark.parametrize(
     ("blocks", "options"),
     [
@@ -99,6 +115,7 @@ def test_block_changes_lead_to_the_free_blocks_of_every_step(demo_run):
         (300, ("--parallel-samples", "3", "--parallel-sampling", "fork")),
         (300, ("--speculative-config", SPECULATION)),
         (1500, ("--model", "gemma-3-27b-it", "--gpu", "h100")),
+        (300, ("--retention", "pin-until-pressure")),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
@@ -116,6 +133,7 @@ def test_every_way_of_running_has_events_and_runs_the_same(kvtwin, mooncake, exp
         held -= row["block_changes"].count(BlockChange.FREED)
         assert held >= run.num_blocks - 1 - free_blocks
     assert held == 0
+    check_holders(run)
     result = json.loads(export(run.path, "vllm-bench"))
     assert sum(result["output_lens"]) == run.requests["output_tokens"].sum()
     assert json.loads(export(run.path, "perfetto"))["traceEvents"]
