@@ -29,11 +29,9 @@ class BlockHolders:
 
     def apply(self, row: dict[str, list[int] | list[str]]) -> None:
         """What happened up to the next step, as ``events.parquet`` has it."""
-        fresh = set()
         for change, block in zip(row["block_changes"], row["blocks"], strict=True):
             self.touched.add(block)
             if change == BlockChange.TAKEN:
-                fresh.add(block)
                 self.content.pop(block, None)
             if change in (BlockChange.TAKEN, BlockChange.HIT):
                 self.references[block] = self.references.get(block, 0) + 1
@@ -53,9 +51,7 @@ class BlockHolders:
                 continue
             self._tables.setdefault(request, []).append(block)
             self.holders.setdefault(block, {})[request] = None
-            if block in fresh:
-                fresh.remove(block)
-                self.content[block] = request, position
+            self.content.setdefault(block, (request, position))
 
     def _let_go(self, request: str, block: int) -> None:
         self.touched.add(block)
