@@ -3,6 +3,8 @@
 import calendar
 import json
 import re
+import shutil
+import subprocess
 import time
 from collections import Counter
 from itertools import pairwise
@@ -356,6 +358,22 @@ def test_metrics_end_as_the_summary_says_and_tell_how_they_came_there(demo_run, 
             openmetrics["vllm:time_to_first_token_seconds_count"].samples[second].value
             == ((first >= 0) & (first <= second * 10**9)).sum()
         )
+
+
+def test_prometheus_itself_takes_the_file(demo_run, openmetrics, tmp_path):
+    """All its series, with all their samples."""
+    promtool = shutil.which("promtool")
+    if not promtool:
+        pytest.skip("there is no promtool (Debian's package prometheus has it)")
+    words = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(demo_run.parent / "run.om"), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (block,) = tmp_path.glob("*/meta.json")
+    found = json.loads(block.read_text())["stats"]
+    samples = [
+        (sample.name, *sorted(sample.labels.items())) for each in openmetrics.values() for sample in each.samples
+    ]
+    assert (found["numSamples"], found["numSeries"]) == (len(samples), len(set(samples)))
 
 
 def test_long_runs_have_fewer_samples_not_longer_files():
