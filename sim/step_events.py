@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +37,12 @@ class StepEvents:
     """The block of each."""
     evictions: int = 0
     """How many of the blocks that were taken had been hit-able."""
+    table_requests: list[str] = field(default_factory=list)
+    """Whose table got another block for this step; an entry per block. Who was preempted or has ended holds none."""
+    table_positions: list[int] = field(default_factory=list)
+    """Where it stands in the table of its cache group; -1: it left the table, and the request goes on."""
+    table_blocks: list[int] = field(default_factory=list)
+    """The block."""
 
 
 class StepEventRecorder(ServerObserver, PoolListener):
@@ -51,6 +57,11 @@ class StepEventRecorder(ServerObserver, PoolListener):
         self._changes: list[int] = []
         self._blocks: list[int] = []
         self._num_evictions = 0
+        config = scheduler.config
+        kinds = [spec.kind for spec in config.group_specs]
+        self._only_appends = kinds == ["full_attention"] and config.parallel_sampling != "fork"
+        self._tables: dict[Request, list[list[int]]] = {}
+        """As they were noted last."""
         self._pool.listeners.append(self)
 
     def taken(self, blocks: Sequence[int]) -> None:
@@ -71,6 +82,8 @@ class StepEventRecorder(ServerObserver, PoolListener):
             self._num_tokens.setdefault(admission.request, admission.request.num_tokens)
         for request in step.finished:
             self._num_tokens.pop(request, None)
+        for request in (*step.finished, *step.preempted):
+            self._tables.pop(request, None)
         events = StepEvents(
             scheduled=[request.request_id for request in step.requests],
             scheduled_tokens=list(step.num_tokens),
@@ -82,6 +95,8 @@ class StepEventRecorder(ServerObserver, PoolListener):
             blocks=self._blocks,
             evictions=self._pool.num_evictions - self._num_evictions,
         )
+        for request in step.requests:
+            self._note_tables(request, events)
         self._changes, self._blocks, self._num_evictions = [], [], self._pool.num_evictions
         self._open.append(events)
 
@@ -102,6 +117,26 @@ class StepEventRecorder(ServerObserver, PoolListener):
             events.output_tokens = [0] * len(events.scheduled)
             self._keep(events)
         self._open.clear()
+
+    def _note_tables(self, request: Request, events: StepEvents) -> None:
+        """Which blocks stand in its tables since it was noted last, and which do not any more."""
+        noted = self._tables.setdefault(request, [[] for _ in request.block_tables])
+        for before, table in zip(noted, request.block_tables, strict=True):
+            start = len(before) if self._only_appends else 0
+            came = [
+                (position, block)
+                for position, block in enumerate(table[start:], start)
+                if block != NULL_BLOCK and (position >= len(before) or before[position] != block)
+            ]
+            if not self._only_appends:
+                left = Counter(block for block in before if block != NULL_BLOCK)
+                left.subtract(block for block in table if block != NULL_BLOCK)
+                came = [(-1, block) for block, count in left.items() if count > 0] + came
+                before.clear()
+            before += table[start:]
+            events.table_requests += [request.request_id] * len(came)
+            events.table_positions += [position for position, _ in came]
+            events.table_blocks += [block for _, block in came]
 
     def _note(self, change: BlockChange, blocks: Sequence[int]) -> None:
         self._changes += [change] * len(blocks)

@@ -9,7 +9,8 @@ OPTIONS = ExportOptions
 
 EPILOGUE = """\
 perfetto     trace event JSON for ui.perfetto.dev: one track per request, cache counters (needs replay --events)
-prometheus   vLLM's metrics, under its names; inter-token latencies only with replay --events
+prometheus   vLLM's metrics over time, as OpenMetrics text; inter-token latencies only with replay --events
+grafana      a dashboard that shows these metrics, and those of a server
 vllm-bench   the result JSON of vllm bench serve --save-detailed; itls only with replay --events
 
 KV events need no export: `kvtwin replay --kv-events --out RUN` writes them to RUN/kv_events.jsonl.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TextIO
 
-from kvtwin.experiments.exports import perfetto, prometheus, vllm_bench
+from kvtwin.experiments.exports import grafana, perfetto, prometheus, vllm_bench
 from kvtwin.experiments.records.reader import Run
 
 FORMATS: dict[str, Callable[[Run, TextIO], None]] = {
+    "grafana": grafana.export,
     "perfetto": perfetto.export,
     "prometheus": prometheus.export,
     "vllm-bench": vllm_bench.export,

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
-from kvtwin.experiments.exports.phases import request_phases
 from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.runs.request_phases import request_phases
 
 _SERVER, _REQUESTS = 1, 2
 """Process ids: of the counters and of the requests' tracks."""

@@ -9,7 +9,7 @@ from kvtwin.experiments.options.fields import REQUIRED, argument, option
 from kvtwin.experiments.options.kinds import Choice, File, Several, Switch, Text
 from kvtwin.experiments.options.output import JsonOption
 
-EXPORT_FORMATS = ("perfetto", "prometheus", "vllm-bench")
+EXPORT_FORMATS = ("grafana", "perfetto", "prometheus", "vllm-bench")
 
 
 @dataclass(frozen=True, kw_only=True)

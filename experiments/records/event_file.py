@@ -24,7 +24,7 @@ from kvtwin.sim.step_events import StepEvents
 NAME = "events.parquet"
 _ROWS_AT_ONCE = 2_000
 
-_IDS = ("scheduled", "admitted", "preempted", "finished")
+_IDS = ("scheduled", "admitted", "preempted", "finished", "table_requests")
 
 
 class EventFile:
@@ -77,12 +77,13 @@ def num_warm_up_steps(run: Run) -> int:
         raise UserError(f"{run.path / NAME}: not a table: {error}") from None
 
 
-def read_events(run: Run, columns: tuple[str, ...]) -> Iterator[dict[str, list[Any]]]:
+def read_events(run: Run, columns: tuple[str, ...], *, with_warm_up: bool = False) -> Iterator[dict[str, list[Any]]]:
     """The columns asked for of a run's events, some thousand steps at a time, each a list with an entry per step.
 
-    UserError: the run was not replayed with ``--events``, or its file is not what that writes.
+    ``with_warm_up``: also of the steps that only the events have. UserError: the run was not replayed with
+    ``--events``, or its file is not what that writes.
     """
-    num_left_out = num_warm_up_steps(run)
+    num_left_out = 0 if with_warm_up else num_warm_up_steps(run)
     for batch in _batches(run, columns):
         counted = batch.slice(num_left_out)
         num_left_out -= len(batch) - len(counted)

@@ -1,21 +1,23 @@
 """The block map: what the blocks of the pool hold, frame by frame.
 
-Two films: the whole run, in frames evenly spaced in time, and single steps around the first preemption, else around the
-first eviction. Blocks stand in order of their ids; where there are many, a cell stands for several and shows the state
-that most of them are in.
+Two films: the whole run, in frames evenly spaced in time, and single steps around the first preemption, else around
+the first eviction. Blocks stand in order of their ids, the null block first; where there are many, a cell stands for
+several and shows the state that most of them are in. Frames also tell which blocks changed hands since the one before,
+as far as a page has room for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvtwin.experiments.records.event_file import num_warm_up_steps, read_block_changes, read_events
 from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.report_page.block_holders import film_holders
 from kvtwin.sim.block_changes import BlockChange
 from kvtwin.workloads.time_units import SECOND_NS
 
@@ -24,30 +26,34 @@ NUM_FRAMES = 200
 STEPS_BEFORE, STEPS_AFTER = 20, 79
 """Around the step that is looked at closely."""
 
-FREE, CACHED, PRIVATE, SHARED = range(4)
-EVICTED, LET_GO = 4, 8
+MOST_HOLDER_NUMBERS = 400_000
+"""Numbers about holders in a film; one that needs more does not have them."""
+
+FREE, CACHED, PRIVATE, SHARED, PINNED, NULL = range(6)
+EVICTED, LET_GO = 8, 16
 """Marks that are added to the state of a cell."""
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 _HOLDERS = np.array([1, 1, -1, 0])
 """By how much each `BlockChange` changes the number of a block's holders."""
 
 
-@dataclass(frozen=True)
-class PoolState:
+class PoolState(NamedTuple):
     """The pool when a step was scheduled; arrays have an entry per block, without the null block."""
 
     step: int
     states: NDArray[np.uint8]
-    """`FREE`, `CACHED`, `PRIVATE` or `SHARED`."""
+    """`FREE`, `CACHED`, `PRIVATE` or `SHARED`; who knows of pins makes some of them `PINNED`."""
     evicted: NDArray[np.bool_]
     """Was hit-able in the state before, and has been taken since. What became so only since then is not counted."""
     let_go: NDArray[np.bool_]
     """Was held in the state before, and is not any more."""
 
 
-def block_map(run: Run) -> dict[str, Any]:
-    """Films, as the page's script reads them. UserError: the run has no events."""
-    num_blocks = run.num_blocks - 1
+def block_map(run: Run, request_index: Mapping[str, int]) -> dict[str, Any]:
+    """Films, as the page's script reads them, which knows requests by ``request_index``. UserError: no events."""
+    num_blocks = run.num_blocks
     blocks_per_cell = -(-num_blocks // MOST_CELLS)
     num_cells = -(-num_blocks // blocks_per_cell)
     happened = _Happened(run)
@@ -57,20 +63,23 @@ def block_map(run: Run) -> dict[str, Any]:
     close = range(close.start, min(close.stop, len(run.steps["end_ns"])))
     frames: dict[int, str] = {}
     # The step before the close ones is needed to tell what changed in the first of them.
+    holders = film_holders(run, overview, list(close), request_index, MOST_HOLDER_NUMBERS)
     for state in pool_states(run, sorted({*overview, *close, *range(max(0, close.start - 1), close.start)})):
+        state.states[[block - 1 for block in holders.pinned.get(state.step, ())]] = PINNED
         frames[state.step] = _cells(state, blocks_per_cell, has_marks=state.step in close)
     unmarked = {step: _unmarked(frames[step]) if step in close else frames[step] for step in overview}
     fullest = int(np.argmin(run.steps["free_blocks"][overview])) if overview else 0
-    films = [_Film("whole run", overview, unmarked, fullest).content(run, happened)]
+    films = [_Film("whole run", overview, unmarked, holders.changes[0], fullest).content(run, happened)]
     if focus is not None:
         what = "preemption" if happened.preempted_by[-1] else "eviction"
-        film = _Film(f"step by step around the first {what}", list(close), frames, focus - close.start, has_marks=True)
+        name = f"step by step around the first {what}"
+        film = _Film(name, list(close), frames, holders.changes[1], focus - close.start, has_marks=True)
         films.append(film.content(run, happened))
     return {
         "num_blocks": num_blocks,
         "num_cells": num_cells,
         "blocks_per_cell": blocks_per_cell,
-        "columns": min(num_cells, max(16, 8 * round(np.sqrt(2 * num_cells) / 8))),
+        "block_tokens": int(run.configuration["engine"]["block_size"]),
         "films": films,
     }
 
@@ -124,19 +133,21 @@ def _overview_steps(run: Run) -> list[int]:
 
 
 def _cells(state: PoolState, blocks_per_cell: int, *, has_marks: bool) -> str:
-    """A hexadecimal digit per cell."""
-    edges = np.arange(0, len(state.states), blocks_per_cell)
-    ranked = (SHARED, PRIVATE, CACHED, FREE)  # of equally many the first
-    counts = [np.add.reduceat(state.states == each, edges, dtype=np.int64) for each in ranked]
+    """A digit per cell."""
+    states = np.append(NULL, state.states)
+    evicted, let_go = (np.append(False, marks) for marks in (state.evicted, state.let_go))
+    edges = np.arange(0, len(states), blocks_per_cell)
+    ranked = (SHARED, PRIVATE, PINNED, CACHED, FREE, NULL)  # of equally many the first
+    counts = [np.add.reduceat(states == each, edges, dtype=np.int64) for each in ranked]
     digits = np.array(ranked)[np.argmax(counts, axis=0)]
     if has_marks:
-        digits = digits + EVICTED * np.logical_or.reduceat(state.evicted, edges)
-        digits = digits + LET_GO * np.logical_or.reduceat(state.let_go, edges)
-    return "".join("0123456789abcdef"[digit] for digit in digits)
+        digits = digits + EVICTED * np.logical_or.reduceat(evicted, edges)
+        digits = digits + LET_GO * np.logical_or.reduceat(let_go, edges)
+    return "".join(_DIGITS[digit] for digit in digits)
 
 
 def _unmarked(cells: str) -> str:
-    return "".join(str(int(digit, 16) % EVICTED) for digit in cells)
+    return "".join(str(_DIGITS.index(digit) % EVICTED) for digit in cells)
 
 
 class _Happened:
@@ -166,6 +177,8 @@ class _Film:
     name: str
     steps: list[int]
     frames: dict[int, str]
+    changes: dict[int, list[int]] | None
+    """Of the holders (`film_holders`), or None: there are too many."""
     start: int = 0
     """The frame to be shown first."""
     has_marks: bool = False
@@ -174,7 +187,9 @@ class _Film:
         """As the page's script reads it."""
         first = [self.steps[0], *(step + 1 for step in self.steps[:-1])] if self.steps else []
         frames = [
-            {"cells": self.frames[step]} | _caption(run, happened, since, step)
+            {"cells": self.frames[step], "time_s": round(float(run.steps["scheduled_ns"][step]) / SECOND_NS, 6)}
+            | ({} if self.changes is None else {"changes": self.changes[step]})
+            | _caption(run, happened, since, step)
             for since, step in zip(first, self.steps, strict=True)
         ]
         return {"name": self.name, "frames": frames, "start": self.start, "has_marks": self.has_marks}

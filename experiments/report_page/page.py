@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from kvtwin.experiments.report_page.run_figures import Figure
 
 
-def page(template: str, figures: Mapping[str, Figure | None], block_map: dict[str, Any] | None, **content: Any) -> str:
+_SCRIPTS = ("figures.js", "tables.js", "block_map.js", "report.js")
+
+
+def page(
+    template: str,
+    figures: Mapping[str, Figure | None],
+    block_map: dict[str, Any] | None = None,
+    requests: dict[str, Any] | None = None,
+    **content: Any,
+) -> str:
     """Fill ``template``, a page of this folder, with its ``content``.
 
     ``figures`` are by the name under which the template places them; those that are None are not there.
@@ -21,8 +30,13 @@ def page(template: str, figures: Mapping[str, Figure | None], block_map: dict[st
     from plotly.offline import get_plotlyjs
 
     drawn = {name: figure.to_plotly_json() for name, figure in figures.items() if figure}
-    own = {"style": _text("report.css"), "script": _text("report.js"), "plotly": get_plotlyjs() if drawn else ""}
-    return _templates().get_template(template).render(figures=drawn, block_map=block_map, **own, **content)
+    data = {"figures": drawn, "block_map": block_map, "requests": requests}
+    own = {
+        "style": _text("report.css"),
+        "script": "\n".join(map(_text, _SCRIPTS)),
+        "plotly": get_plotlyjs() if drawn else "",
+    }
+    return _templates().get_template(template).render(data=data, **data, **own, **content)
 
 
 @cache

@@ -21,6 +21,7 @@ from kvtwin.experiments.records.result_file import read_result
 from kvtwin.experiments.report_page import run_figures, sweep_figures
 from kvtwin.experiments.report_page.block_map import block_map
 from kvtwin.experiments.report_page.page import page
+from kvtwin.experiments.report_page.request_table import request_index, request_table
 from kvtwin.experiments.report_page.words import sentences, tiles
 from kvtwin.experiments.runs.replica_text import replica_parts
 from kvtwin.experiments.runs.text import bench_lines, cache_lines
@@ -53,7 +54,6 @@ def _of_pictures(folder: Path, title: str, text: str, version: str) -> str:
     return page(
         "result.html.j2",
         figures={},
-        block_map=None,
         title=title,
         text=text,
         pictures=[svg[svg.index("<svg") :] for svg in drawn],
@@ -64,6 +64,7 @@ def _of_pictures(folder: Path, title: str, text: str, version: str) -> str:
 
 def _of_run(run: Run) -> str:
     summary, configuration = run.summary, run.configuration
+    requests = request_table(run)
     options = options_of_run(configuration)
     return page(
         "run.html.j2",
@@ -71,9 +72,10 @@ def _of_run(run: Run) -> str:
             "timeline": run_figures.usage_of_replicas(run) if run.replicas else run_figures.timeline(run),
             "hit-rate": run_figures.hit_rate(run),
             "token-sources": run_figures.token_sources([summary], [""]),
-            "latencies": run_figures.latencies(run),
+            **run_figures.latencies(run),
         },
-        block_map=block_map(run) if has_events(run.path) else None,
+        block_map=block_map(run, request_index(requests)) if has_events(run.path) else None,
+        requests=requests,
         title=run.title,
         tiles=tiles(summary),
         verdicts=summary["verdicts"],
@@ -119,7 +121,6 @@ def _of_sweep(folder: Path) -> str:
     return page(
         "sweep.html.j2",
         figures=figures,
-        block_map=None,
         title=f"Sweep over {', '.join(axes)}" if axes else "Sweep",
         description=plan.description,
         failures=[f"Point {row['point']} failed: {row['error']}" for row in rows if row.get("error") is not None],

@@ -23,6 +23,8 @@ _MOST_POINTS = 1_500
 
 _RECENT_REQUESTS = 1_000
 
+_PERCENTILES = (50, 90, 99)
+
 Figure: TypeAlias = "go.Figure"
 Values = NDArray[Any]
 
@@ -123,38 +125,53 @@ def token_sources(summaries: list[dict[str, Any]], names: list[str]) -> Figure |
     return drawn
 
 
-def latencies(run: Run) -> Figure:
-    """How many requests waited at most so long: for the first token, per further token, for the last."""
-    from plotly.subplots import make_subplots
-
+def latencies(run: Run) -> dict[str, Figure]:
+    """How many requests waited at most so long: for the first token, per further token, for the last; by name."""
     requests = run.requests
     served = (requests["first_token_ns"] != NEVER) & np.isin(requests["finish_reason"], SERVED)
     arrival, first, finish = (requests[name][served] for name in ("arrival_ns", "first_token_ns", "finish_ns"))
     outputs = requests["output_tokens"][served]
     several = outputs > 1
-    columns = (
-        ("time to first token (s)", (first - arrival) / SECOND_NS),
-        ("time per output token (ms)", (finish - first)[several] / (outputs[several] - 1) / MILLISECOND_NS),
-        ("end to end (s)", (finish - arrival) / SECOND_NS),
+    per_token = (finish - first)[several] / (outputs[several] - 1)
+    return {
+        "ttft": _distribution("time to first token (s)", (first - arrival) / SECOND_NS),
+        "tpot": _distribution("time per output token (ms)", per_token / MILLISECOND_NS),
+        "e2el": _distribution("end to end (s)", (finish - arrival) / SECOND_NS),
+    }
+
+
+def _distribution(title: str, values: Values) -> Figure:
+    """The share of requests over their time, with percentiles marked."""
+    drawn = styled(
+        hovermode="closest",
+        xaxis={"title": title, "rangemode": "tozero"},
+        yaxis={"title": "requests (%)", "range": [0, 104]},
     )
-    drawn = make_subplots(1, 3, figure=styled(hovermode="closest"), shared_yaxes=True, horizontal_spacing=0.035)
-    for column, (title, values) in enumerate(columns, 1):
-        percents = np.linspace(0, 100, min(len(values), 1_000)) if len(values) else np.zeros(0)
-        quantiles = np.percentile(values, percents, method="inverted_cdf") if len(values) else percents
-        drawn.add_scatter(
-            mode="lines",
-            name=title,
-            showlegend=False,
-            x=rounded(quantiles),
-            y=rounded(percents),
-            line_color=COLOURS[0],
-            hovertemplate="%{y:.1f} % within %{x:,.3f}<extra></extra>",
-            row=1,
-            col=column,
-        )
-        drawn.update_xaxes(title=title, rangemode="tozero", col=column)
-    drawn.update_yaxes(range=[0, 101])
-    drawn.update_yaxes(title="requests (%)", col=1)
+    if not len(values):
+        return drawn.add_annotation(text="no such request", showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5)
+    percents = np.linspace(0, 100, min(len(values), 1_000))
+    drawn.add_scatter(
+        mode="lines",
+        name=title,
+        showlegend=False,
+        x=rounded(np.percentile(values, percents, method="inverted_cdf")),
+        y=rounded(percents),
+        line_color=COLOURS[0],
+        hovertemplate="%{y:.1f} % within %{x:,.3f}<extra></extra>",
+    )
+    marks = np.percentile(values, _PERCENTILES, method="inverted_cdf")
+    drawn.add_scatter(
+        mode="markers+text",
+        name="percentiles",
+        showlegend=False,
+        x=rounded(marks),
+        y=list(_PERCENTILES),
+        text=[f"p{percent} {value:,.3g} " for percent, value in zip(_PERCENTILES, marks.tolist(), strict=True)],
+        textposition="middle left",
+        cliponaxis=False,
+        marker={"color": COLOURS[1], "size": 8, "symbol": "diamond"},
+        hovertemplate="p%{y} %{x:,.4g}<extra></extra>",
+    )
     return drawn
 
 

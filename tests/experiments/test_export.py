@@ -1,20 +1,27 @@
 """``kvtwin export`` and the events of a replay: what other tools read out of a run is what happened in it."""
 
+import calendar
 import json
+import re
+import shutil
+import subprocess
 import time
 from collections import Counter
 from itertools import pairwise
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kvtwin.experiments.commands.demo import DEMO_OPTIONS
+from kvtwin.experiments.exports.sampled import Moments
 from kvtwin.experiments.options.reading import command_words
 from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.report_page.block_holders import block_holders
 from kvtwin.sim.block_changes import BlockChange
 from tests.experiments.conftest import SMALL_SERVER
 
@@ -90,6 +97,21 @@ def test_block_changes_lead_to_the_free_blocks_of_every_step(demo_run):
     assert evictions == run.summary["num_evictions"] == sum(row["evictions"] for row in events_of(demo_run))
 
 
+def check_holders(run):
+    """Every reference to a block is a request that has it in a table, a session's pin, or reserved."""
+    seen = set()
+    for step, state in block_holders(run):
+        counts = {block: len(holders) for block, holders in state.holders.items()}
+        if run.configuration["engine"]["retention"] == "lru" and run.configuration["engine"]["allocator"] == "paged":
+            assert counts == state.references, step
+        else:
+            assert all(count <= state.references.get(block, 0) for block, count in counts.items()), step
+        assert set(state.holders) <= set(state.content), step
+        seen.update(state.content)
+    assert not state.holders
+    assert len(seen) > 10
+
+
 @pytest.mark.parametrize(
     ("blocks", "options"),
     [
@@ -99,6 +121,7 @@ def test_block_changes_lead_to_the_free_blocks_of_every_step(demo_run):
         (300, ("--parallel-samples", "3", "--parallel-sampling", "fork")),
         (300, ("--speculative-config", SPECULATION)),
         (1500, ("--model", "gemma-3-27b-it", "--gpu", "h100")),
+        (300, ("--retention", "pin-until-pressure")),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
@@ -116,6 +139,7 @@ def test_every_way_of_running_has_events_and_runs_the_same(kvtwin, mooncake, exp
         held -= row["block_changes"].count(BlockChange.FREED)
         assert held >= run.num_blocks - 1 - free_blocks
     assert held == 0
+    check_holders(run)
     result = json.loads(export(run.path, "vllm-bench"))
     assert sum(result["output_lens"]) == run.requests["output_tokens"].sum()
     assert json.loads(export(run.path, "perfetto"))["traceEvents"]
@@ -183,9 +207,42 @@ def test_kv_events_follow_the_content_of_the_cache(demo_run):
 # ---------------------------------------------------------------- exports
 
 
+NUMBER, WHOLE, TEXT = (int, float), int, str
+TRACE_EVENTS = {
+    "X": ({"name": TEXT, "ts": NUMBER, "dur": NUMBER, "pid": WHOLE, "tid": WHOLE}, {"cat": TEXT, "args": dict}),
+    "C": ({"name": TEXT, "ts": NUMBER, "pid": WHOLE, "args": dict}, {"cat": TEXT, "id": TEXT, "tid": WHOLE}),
+    "M": ({"name": TEXT, "pid": WHOLE, "args": dict}, {"tid": WHOLE, "ts": NUMBER, "cat": TEXT}),
+}
+"""By phase the keys that an event must have and may have, from Google's document "Trace Event Format": complete,
+counter and metadata events. Written by hand: there is no schema that a program could read."""
+
+TRACE_METADATA = {"process_name": TEXT, "process_labels": TEXT, "thread_name": TEXT}
+TRACE_KEYS = {"traceEvents", "displayTimeUnit", "systemTraceEvents", "otherData", "stackFrames", "samples", "metadata"}
+
+
+def check_trace_events(trace):
+    assert "traceEvents" in trace
+    assert set(trace) <= TRACE_KEYS
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    for event in trace["traceEvents"]:
+        needed, allowed = TRACE_EVENTS[event["ph"]]
+        assert needed.keys() <= event.keys() - {"ph"} <= needed.keys() | allowed.keys(), event
+        for key, kind in (needed | allowed).items():
+            assert key not in event or (isinstance(event[key], kind) and not isinstance(event[key], bool)), event
+        if event["ph"] == "M":
+            assert list(event["args"]) == ["name"]
+            assert isinstance(event["args"]["name"], TRACE_METADATA[event["name"]])
+        elif event["ph"] == "C":
+            assert event["args"]
+            assert all(isinstance(value, NUMBER) and not isinstance(value, bool) for value in event["args"].values())
+        assert event.get("ts", 0) >= 0
+        assert event.get("dur", 0) >= 0
+
+
 def test_perfetto_shows_every_request_from_arrival_to_end(demo_run, export):
-    """The structure that Google's "Trace Event Format" asks for; the trace processor itself is a download."""
+    """In the structure that the format's document asks for; the trace processor itself is a download."""
     trace, run = json.loads(export(demo_run, "perfetto")), Run(demo_run)
+    check_trace_events(trace)
     events = trace["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "C"}
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
@@ -215,36 +272,141 @@ def test_perfetto_shows_every_request_from_arrival_to_end(demo_run, export):
     assert set(counters) == {"KV cache usage (%)", "free blocks", "running requests", "waiting requests"}
 
 
-def test_prometheus_text_is_what_its_parser_reads_under_names_of_vllm(demo_run, export):
+@pytest.fixture(scope="module")
+def openmetrics(demo_run):
+    """The families of the demo's metrics by name, as prometheus_client's parser of OpenMetrics reads them."""
+    from kvtwin.experiments.command_line import main
+
+    path = demo_run.parent / "run.om"
+    assert main(["export", str(demo_run), "--to", "prometheus", "--out", str(path)]) == 0
+    return {family.name: family for family in text_string_to_metric_families(path.read_text())}
+
+
+def known_metric(name):
+    """What vLLM says of the metric that a series belongs to, and the metric's name."""
+    for base in (name, f"{name}_total", re.sub("_(bucket|count|sum)$", "", name)):
+        if base in VLLM_METRICS:
+            return base, VLLM_METRICS[base]
+    raise AssertionError(name)
+
+
+def at_the_end(openmetrics):
+    """The last value of every series."""
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in openmetrics.values()
+        for sample in family.samples
+    }
+
+
+def test_metrics_are_series_under_names_of_vllm(demo_run, openmetrics):
     run = Run(demo_run)
-    families = {family.name: family for family in text_string_to_metric_families(export(demo_run, "prometheus"))}
-    values = {}
-    for name, family in families.items():
-        known = VLLM_METRICS.get(name) or VLLM_METRICS[f"{name}_total"]
-        assert family.type == known["type"], name
+    start = calendar.timegm(time.strptime(run.machine["date"], "%Y%m%d-%H%M%S"))
+    end = int(run.steps["end_ns"].max()) / 1e9
+    buckets = {}
+    for name, family in openmetrics.items():
+        metric, known = known_metric(name)
+        assert family.type == ("unknown" if known["type"] == "histogram" else known["type"]), name
+        series = {}
         for sample in family.samples:
-            assert set(sample.labels) - {"le"} <= set(known["labels"]), name
-            if name != "vllm:cache_config_info":
-                assert set(sample.labels) - {"le"} == set(known["labels"]), name
-                values[sample.name, *sample.labels.values()] = sample.value
-        if family.type == "histogram":
-            bounds = [sample.labels["le"] for sample in family.samples if sample.name.endswith("_bucket")]
-            limit = run.configuration["engine"]["max_model_len"]
-            ends_at_limit = known["buckets"][-2] == "100000.0"
-            wanted = [bound for bound in known["buckets"] if not ends_at_limit or float(bound) in (*range(limit), inf)]
-            assert bounds == wanted, name
-            counts = [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
-            assert counts == sorted(counts)
-            assert counts[-1] == next(s.value for s in family.samples if s.name.endswith("_count"))
-    model = run.configuration["model"]
-    summary = run.summary
-    assert {"vllm:kv_block_lifetime_seconds", "vllm:kv_block_reuse_gap_seconds"} < set(families)
+            labels = set(sample.labels) - {"le"}
+            assert (
+                labels <= set(known["labels"]) if name == "vllm:cache_config_info" else labels == set(known["labels"])
+            )
+            series.setdefault(tuple(sorted(sample.labels.items())), []).append(sample)
+            if "le" in sample.labels:
+                buckets.setdefault(metric, {})[sample.labels["le"]] = sample.value
+        for samples in series.values():
+            times = [float(sample.timestamp) for sample in samples]
+            if len(times) > 1:
+                assert times == [start + second for second in range(len(times))], name
+            assert end <= times[-1] - start < end + 1
+            if known["type"] != "gauge":
+                values = [sample.value for sample in samples]
+                assert values == sorted(values)
+    for metric, counts in buckets.items():
+        wanted = VLLM_METRICS[metric]["buckets"]
+        limit = run.configuration["engine"]["max_model_len"]
+        if wanted[-2] == "100000.0":
+            wanted = [bound for bound in wanted if float(bound) in (*range(limit), inf)]
+        assert list(counts) == wanted, metric
+        assert list(counts.values()) == sorted(counts.values())
+
+
+def test_metrics_end_as_the_summary_says_and_tell_how_they_came_there(demo_run, openmetrics):
+    run = Run(demo_run)
+    summary, steps = run.summary, run.steps
+    labels = (("engine", "0"), ("model_name", run.configuration["model"]))
+    values = at_the_end(openmetrics)
     for key in ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions"):
-        assert values[f"vllm:{key}_total", "0", model] == summary[key]
-    ttft_sum = values["vllm:time_to_first_token_seconds_sum", "0", model]
-    assert ttft_sum / summary["completed"] * 1000 == pytest.approx(summary["mean_ttft_ms"])
-    itl_sum, itl_count = (values[f"vllm:inter_token_latency_seconds_{key}", "0", model] for key in ("sum", "count"))
-    assert itl_sum / itl_count * 1000 == pytest.approx(summary["mean_itl_ms"])
+        assert values[f"vllm:{key}_total", *labels] == summary[key]
+    assert values["vllm:generation_tokens_total", *labels] == summary["total_output_tokens"]
+    for metric, mean in (("time_to_first_token", "mean_ttft_ms"), ("inter_token_latency", "mean_itl_ms")):
+        total, count = (values[f"vllm:{metric}_seconds_{kind}", *labels] for kind in ("sum", "count"))
+        assert total / count * 1000 == pytest.approx(summary[mean])
+    assert values["vllm:kv_block_reuse_gap_seconds_count", *labels] > 0
+    for second in (0, 10, 30, 60):
+        now = steps["scheduled_ns"] <= second * 10**9
+        running = openmetrics["vllm:num_requests_running"].samples[second].value
+        assert running == (steps["running"][now][-1] if now.any() else 0)
+        assert openmetrics["vllm:num_preemptions"].samples[second].value == steps["preempted"][now].sum()
+        done = steps["end_ns"] <= second * 10**9
+        outputs = sum(sum(row["output_tokens"]) for row in events_of(demo_run)[: int(done.sum())])
+        assert openmetrics["vllm:generation_tokens"].samples[second].value == outputs
+        first = run.requests["first_token_ns"]
+        assert (
+            openmetrics["vllm:time_to_first_token_seconds_count"].samples[second].value
+            == ((first >= 0) & (first <= second * 10**9)).sum()
+        )
+
+
+def test_prometheus_itself_takes_the_file(demo_run, openmetrics, tmp_path):
+    """All its series, with all their samples."""
+    promtool = shutil.which("promtool")
+    if not promtool:
+        pytest.skip("there is no promtool (Debian's package prometheus has it)")
+    words = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(demo_run.parent / "run.om"), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (block,) = tmp_path.glob("*/meta.json")
+    found = json.loads(block.read_text())["stats"]
+    samples = [
+        (sample.name, *sorted(sample.labels.items())) for each in openmetrics.values() for sample in each.samples
+    ]
+    assert (found["numSamples"], found["numSeries"]) == (len(samples), len(set(samples)))
+
+
+def test_long_runs_have_fewer_samples_not_longer_files():
+    for seconds, interval, count in (
+        (0.5, 1, 2),
+        (299.5, 1, 301),
+        (301, 2, 152),
+        (90_000, 300, 301),
+        (10**9, 86_400, 11_576),
+    ):
+        steps = {"end_ns": np.array([int(seconds * 10**9)])}
+        run = SimpleNamespace(replicas=[], steps=steps, requests={"finish_ns": steps["end_ns"]}, machine={})
+        moments = Moments.of(run)
+        assert (moments.interval_s, moments.count, moments.timestamps[0]) == (interval, count, 0)
+
+
+def test_a_dashboard_asks_for_what_is_exported(demo_run, export, openmetrics):
+    dashboard = json.loads(export(demo_run, "grafana"))
+    exported = {sample.name for family in openmetrics.values() for sample in family.samples}
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 10
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels)
+    for panel in panels:
+        for target in panel["targets"]:
+            names = re.findall(r"vllm:\w+", target["expr"])
+            assert names, target
+            assert set(names) <= exported
+            assert target["expr"].count("(") == target["expr"].count(")")
+            assert "WINDOW" not in target["expr"]
+    samples = openmetrics["vllm:num_requests_running"].samples
+    times = [calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S.000Z")) for text in dashboard["time"].values()]
+    assert times == [float(samples[0].timestamp), float(samples[-1].timestamp)]
 
 
 def test_the_bench_result_has_what_its_statistics_are_made_of(demo_run, export):

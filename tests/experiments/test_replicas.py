@@ -199,7 +199,7 @@ def test_only_one_server_is_explained(kvtwin, mooncake):
 
 
 def test_prometheus_tells_replicas_apart_by_the_label_engine(kept, export):
-    from prometheus_client.parser import text_string_to_metric_families
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
     families = {family.name: family for family in text_string_to_metric_families(export(kept, "prometheus"))}
     parts = [json.loads((kept / f"replica-{number}" / "summary.json").read_text()) for number in range(2)]
