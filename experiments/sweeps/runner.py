@@ -24,8 +24,8 @@ def run_points(
 ) -> Generator[tuple[SweepPoint, PointFiles | str], None, None]:
     """Yield each point with its files, or with the reason why it failed, in order of completion.
 
-    With ``only_summaries`` that is the only file. ``workload`` is sent instead of the points' traces. A pool that loses a worker (killed, out of memory) is replaced,
-    and what it had not finished is run again.
+    With ``only_summaries`` that is the only file. ``workload`` is sent instead of the points' traces. A pool that loses
+    a worker (killed, out of memory) is replaced, and what it had not finished is run again.
     """
     run = run_point_for_summary if only_summaries else run_point
     left = {point.index: point for point in points}
