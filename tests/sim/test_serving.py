@@ -1,6 +1,8 @@
 """The simulated server: clients, clock, engine loop and what is recorded of them."""
 
+import gc
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -764,3 +766,15 @@ def test_both_ways_serve_all_samples_on_a_small_pool(asynchronous):
             assert sum(recorder.requests.output_tokens) == sum(12 * each.n for each in workload)
             assert sum(recorder.requests.preemptions) > 0
             assert bool(recorder.scheduler.statistics.num_forks) is (way == "fork")
+
+
+@pytest.mark.parametrize("arrivals_ns", [(0, 10), (10, 0)])
+def test_after_a_run_python_looks_for_cycles_as_often_as_before(arrivals_ns):
+    before, during = gc.get_threshold(), []
+    server = simulation()
+    server.on_done = lambda record: during.append(gc.get_threshold())
+    with suppress(ValueError):
+        server.run([record(index, arrival_ns) for index, arrival_ns in enumerate(arrivals_ns)])
+    assert gc.get_threshold() == before
+    assert during
+    assert during[0] != before
