@@ -2,16 +2,20 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.prefix_tree import PrefixTree
+from kvtwin.experiments.misses.run_chains import RunChains
 from kvtwin.experiments.misses.sources import SOURCES, MissSources
 from kvtwin.sim.serving import ServerSimulation
 from kvtwin.sim.simulated_executor import SimulatedExecutor
-from kvtwin.workloads.prefixes.chains import Chain
+from kvtwin.workloads.prefixes.chains import Chain, prefix_chain
 from kvtwin.workloads.prefixes.lru_stack import LruStack
 from kvtwin.workloads.prefixes.shared_prefixes import SharedPrefixes
 from kvtwin.workloads.request_record import ImageSpan, RequestRecord
@@ -350,3 +354,39 @@ def test_lifetimes_are_measured_on_demand(kvtwin, summary_of, chat):
     few = summary_of(chat, *options[:-1], "0.2")["kv_block_lifetime_seconds"]["count"]
     assert 0 < few < lifetimes["count"]
     kvtwin("replay", chat, *SMALL_SERVER, "--kv-cache-metrics-sample", "0").complains("--kv-cache-metrics-sample")
+
+
+def blocks_of(chain):
+    """A name for each named block of a chain."""
+    return [(name, index) for name, count in chain.runs for index in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_long_runs_share_what_a_run_per_id_shares(seed):
+    """Random prompts that part anywhere, with salts, images before, in and behind ids, and blocks across their ends."""
+    random = Random(seed)
+    block_size, id_tokens = random.choice([1, 2, 3, 4, 8]), random.choice([2, 4, 6])
+    chains, found = RunChains(block_size, PrefixTree()), []
+    for number in range(40):
+        ids = [random.choice([0, 0, 0, 1]) for _ in range(random.randrange(9))]
+        prompt_tokens = max(1, len(ids) * id_tokens - random.randrange(id_tokens))
+        offsets = sorted(random.sample(range(prompt_tokens), min(prompt_tokens, random.choice([0, 0, 1, 2]))))
+        record = RequestRecord(
+            request_id=str(number),
+            arrival_ns=0,
+            prompt_tokens=prompt_tokens,
+            output_tokens=random.randint(1, 20),
+            hash_ids=ids[: -(-prompt_tokens // id_tokens)],
+            hash_block_tokens=id_tokens,
+            cache_salt=random.choice([None, None, "salt"]),
+            images=tuple(ImageSpan(random.choice("ab"), offset, 1) for offset in offsets),
+        )
+        found.append((chains.of(record), prefix_chain(record, block_size)))
+    for long, short in found:
+        assert replace(long, runs=[]) == replace(short, runs=[])
+        for others in found:
+            by_long_runs, by_ids = (
+                [one == other for one, other in zip(blocks_of(mine), blocks_of(theirs), strict=False)]
+                for mine, theirs in zip((long, short), others, strict=True)
+            )
+            assert by_long_runs == by_ids

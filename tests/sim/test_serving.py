@@ -1,6 +1,8 @@
 """The simulated server: clients, clock, engine loop and what is recorded of them."""
 
+import gc
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -764,3 +766,21 @@ def test_both_ways_serve_all_samples_on_a_small_pool(asynchronous):
             assert sum(recorder.requests.output_tokens) == sum(12 * each.n for each in workload)
             assert sum(recorder.requests.preemptions) > 0
             assert bool(recorder.scheduler.statistics.num_forks) is (way == "fork")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_after_a_run_python_looks_for_cycles_as_often_as_before(fails):
+    before, during = gc.get_threshold(), []
+
+    def done(record):
+        during.append(gc.get_threshold())
+        if fails:
+            raise ZeroDivisionError
+
+    server = simulation()
+    server.on_done = done
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        server.run([record(0)])
+    assert gc.get_threshold() == before
+    assert len(during) == 1
+    assert during[0] != before
