@@ -52,13 +52,15 @@ class Digits:
         return numbers
 
     def _words(self, ends: Integers, lengths: Integers) -> NDArray[np.uint64]:
-        """The last eight bytes before each end as a number, the first byte the lowest; 0 for what is before it all."""
+        """Up to eight digits before each end as the bytes of a number, the first digit the lowest; 0 before them.
+
+        What lies at an empty place is not looked at, but is a byte at least.
+        """
         words: NDArray[np.uint64] = np.ndarray((len(self._text) - 7,), "<u8", self._text, strides=(1,))[ends]
-        others = (8 - np.clip(lengths, 0, 8)).astype(np.uint64) << np.uint64(3)
+        others = (8 - np.clip(lengths, 1, 8)).view(np.uint64) << np.uint64(3)
         words ^= np.uint64(0x3030303030303030)  # the digit 0
         words >>= others
         words <<= others
-        words[lengths <= 0] = 0
         return words
 
     def _are_digits(self, ends: Integers, lengths: Integers) -> NDArray[np.bool_]:

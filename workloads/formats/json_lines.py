@@ -87,10 +87,15 @@ def _long_lists(text: bytes) -> list[_List]:
         return []
     digits = Digits(text)
     (starts, ends), letters = digits.runs(), digits.bytes
-    gaps = starts[1:] - ends[:-1]
-    goes_on = letters[ends[:-1]] == ord(",")
-    goes_on &= (gaps == 1) | ((gaps == 2) & (letters[ends[:-1] + 1] == ord(" ")))
-    edges = np.flatnonzero(np.diff(goes_on, prepend=False, append=False))
+    if len(starts) < _LONG:
+        return []
+    before, behind = ends[:-1], starts[1:]
+    goes_on = np.zeros(len(starts) + 1, dtype=bool)
+    inside = goes_on[1:-1]
+    inside[:] = letters[before] == ord(",")
+    gaps = behind - before
+    inside &= (gaps == 1) | ((gaps == 2) & (letters[behind - 1] == ord(" "))) if (gaps == 2).any() else gaps == 1
+    edges = np.flatnonzero(goes_on[1:] != goes_on[:-1])
     first, last = edges[::2], edges[1::2]
     is_long = (last - first >= _LONG - 1) & (starts[first] > 0) & (ends[last] < len(text))
     lists: list[_List] = []

@@ -25,7 +25,7 @@ _PACKED = {
 
 _MOST_MAGIC = max(map(len, _PACKED))
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 17
 _LARGE_CHUNK_BYTES = 1 << 19
 
 
