@@ -18,7 +18,7 @@ _FORM = 2
 """Counts up when other tables are made from the same package."""
 
 
-def aic_step_time(question: Question, **others: float) -> TabulatedStepTime:
+def aic_step_time(question: Question, **others: Any) -> TabulatedStepTime:
     """The model ``aic`` for one model on one GPU; its tables are made once. UserError: there are none.
 
     ``others`` are what the tables lack: keywords of :class:`TabulatedStepTime`.

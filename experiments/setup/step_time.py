@@ -150,7 +150,7 @@ def step_time_notes(step_time: StepTimeModel) -> list[str]:
 
 KNOWN_ERRORS = {
     "roofline": "mean TPOT of four measured servers came out 2 to 15 % too short",
-    "aic": "mean TPOT of three measured servers came out 0 to 12 % too short",
+    "aic": "mean TPOT of three measured servers came out 2 to 12 % too short",
 }
 """By how much models are known to miss whose times come from elsewhere; docs/accuracy.md has the figures."""
 
