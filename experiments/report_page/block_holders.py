@@ -95,6 +95,8 @@ def film_holders(
             if step in film.steps:
                 film.note(step, state)
         state.touched.clear()
+        if not has_pins and all(film.has_too_many or step >= film.last for film in films):
+            break
         if has_pins and any(step in film.steps for film in films):
             pinned[step] = [block for block in state.references if block not in state.holders]
     return FilmHolders([None if film.has_too_many else film.changes for film in films], pinned)
@@ -108,6 +110,11 @@ class _FilmHolders:
     changes: dict[int, list[int]] = field(default_factory=dict)
     dirty: set[int] = field(default_factory=set)
     num_numbers: int = 0
+
+    @property
+    def last(self) -> int:
+        """The step after which nothing is looked for."""
+        return max(self.steps, default=-1)
 
     @property
     def has_too_many(self) -> bool:
