@@ -33,16 +33,18 @@ def run(
         os.set_blocking(process.stdout.fileno(), False)
         os.set_blocking(process.stderr.fileno(), False)
         output, errors, deadline_s = b"", b"", time.monotonic() + limit_s
-        status = 0
-        while True:
-            output += process.stdout.read() or b""
-            errors += process.stderr.read() or b""
-            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if ended:
-                break
-            if time.monotonic() > deadline_s:
+        ended = 0
+        try:
+            while not ended:
+                output += process.stdout.read() or b""
+                errors += process.stderr.read() or b""
+                ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if not ended and time.monotonic() > deadline_s:
+                    process.kill()
+                time.sleep(0 if ended else 0.02)
+        finally:
+            if not ended:  # interrupted
                 process.kill()
-            time.sleep(0.02)
         process.returncode = os.waitstatus_to_exitcode(status)
         output += process.stdout.read() or b""
         errors += process.stderr.read() or b""
