@@ -38,6 +38,7 @@ def main() -> None:
     given.dynamo_python = _python("DYNAMO_PYTHON", ".dynamo/bin/python")
     given.oracle_python = _python("ORACLE_PYTHON", ".oracle/venv/bin/python")
     os.environ.setdefault("VLLM_ORACLE_SRC", str(REPOSITORY / ".oracle/vllm_src"))
+    run(sys.executable, "of_kvtwin.py", "demo", 2000, limit_s=given.limit_s)  # so that machine code has been made
     print(f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}.")
     print("Of each contender the fastest of", given.repeats, "repeats in turn.\n")
     print(
