@@ -296,7 +296,7 @@ class CompiledEngine:
         ):
             rows = self._take_rows(name, number)
             for value, times in zip(rows[::2], rows[1::2], strict=True):
-                counter[value] += times
+                counter[value] = counter.get(value, 0) + times  # += asks a function in Python for each new value
         statistics = self._scheduler.statistics
         for name, number in _COUNTS.items():
             counted = self._numbers[number]
