@@ -33,7 +33,7 @@ class Clock:
     def __init__(self) -> None:
         self.environment = simpy.Environment()
         self._calls_ns: list[int] = []
-        """Of :meth:`call_at`, the earliest first; some may have passed."""
+        """Of :meth:`call_at`, as far as they have not come, the earliest first."""
 
     @property
     def now_ns(self) -> int:
@@ -61,18 +61,15 @@ class Clock:
 
     @property
     def next_call_ns(self) -> int | None:
-        """When a function is called next that :meth:`call_at` was given, after the present instant; None: never."""
-        calls_ns, now_ns = self._calls_ns, self.now_ns
-        while calls_ns and calls_ns[0] <= now_ns:
-            heappop(calls_ns)
-        return calls_ns[0] if calls_ns else None
+        """When a function is called next that :meth:`call_at` was given; None: never."""
+        return self._calls_ns[0] if self._calls_ns else None
 
     def call_at(self, time_ns: int, function: Callable[[simpy.Event], None]) -> None:
         """Call ``function`` at ``time_ns``, with an event that it may ignore. ValueError: the instant has passed."""
         event = self.environment.timeout(time_ns - self.now_ns)
         heappush(self._calls_ns, time_ns)
         assert event.callbacks is not None
-        event.callbacks.append(function)
+        event.callbacks += [lambda _: heappop(self._calls_ns), function]
 
     def after_arrivals(self, time_ns: int) -> simpy.Event:
         """An event at ``time_ns``, behind arrivals of that instant. ValueError: the instant has passed."""

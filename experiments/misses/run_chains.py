@@ -27,14 +27,12 @@ class RunChains:
         return chain(record, self._block_size)
 
     def _needs_more_names(self, record: RequestRecord) -> bool:
-        if record.token_ids is not None:
-            return bool(record.images)
-        return record.hash_ids is None or record.hash_id_ends is not None
+        has_names = record.token_ids is not None or record.hash_ids is not None
+        return not has_names or record.hash_id_ends is not None
 
     def _chain(self, record: RequestRecord, block_size: int) -> Chain:
-        if record.token_ids is not None:
-            return chain_of(record, list(self._token_runs(record, record.token_ids)), block_size)
-        runs = list(self._id_runs(record))
+        token_ids = record.token_ids
+        runs = list(self._id_runs(record) if token_ids is None else self._token_runs(record, token_ids))
         if record.images:
             runs = self._with_images(record, runs)
         return chain_of(record, runs, block_size)

@@ -157,9 +157,9 @@ class MissSources(ServerObserver):
         if watched.chain is None:
             watched.chain = self._chains.of(watched.record, is_sibling=request.parent is not None)
         chain = watched.chain
-        stretches = self._stack.hold(chain)
         is_lookup = not admission.resumed and not admission.is_fork
-        num_plain_blocks = self._plainly_seen(watched.record, chain, stretches) if is_lookup else 0
+        num_plain_blocks = self._plainly_seen(watched.record, chain) if is_lookup else 0
+        stretches = self._stack.hold(chain)
         if is_lookup and not request.is_warm_up:
             self._count(admission, watched.record, chain, stretches, num_plain_blocks * self._block_size, now_ns)
         watched.owner = len(self._last_use_ns)
@@ -229,29 +229,26 @@ class MissSources(ServerObserver):
                 self._evicted_needed_blocks.append(distance + offset + null_block)
                 self._evicted_pause_ns.append(now_ns - self._last_use_ns[owner])
 
-    def _plainly_seen(self, record: RequestRecord, chain: Chain, stretches: list[Stretch]) -> int:
-        """Leading blocks that were seen, whatever their salt, LoRA and images; ``chain`` is in the stack already."""
+    def _plainly_seen(self, record: RequestRecord, chain: Chain) -> int:
+        """Leading blocks that were seen without their salt, LoRA and images; the stack does not have ``chain`` yet."""
         identities = set(_identities(record))
         self._identities |= identities
-        num_seen = sum(stretch.num_blocks for stretch in stretches)
         if not identities and not self._plain_blocks:
-            return num_seen
+            return 0
         runs = chain.runs
         if identities:
             plain = replace(record, cache_salt=None, lora_name=None, images=())
             runs = self._chains.of(plain).runs
         num_plain = 0
         for name, count in runs:
-            known = self._plain_blocks.get(name, 0)
-            if identities:  # else the request itself is in the stack under these names
-                known = max(known, self._stack.num_seen(name))
+            known = max(self._plain_blocks.get(name, 0), self._stack.num_seen(name))
             num_plain += min(known, count)
             if known < count:
                 break
         if identities:
             for name, count in runs:
                 self._plain_blocks[name] = max(self._plain_blocks.get(name, 0), count)
-        return max(num_seen, num_plain)
+        return num_plain
 
 
 def _identities(record: RequestRecord) -> Iterator[str]:

@@ -102,7 +102,7 @@ def with_default(options: type, name: str, default: Any) -> Any:
 
 def fields_of(options: type) -> tuple[OptionField, ...]:
     """The options of a dataclass: its own first, then those of each subject in the order of its bases."""
-    return _fields_of(options)
+    return _fields_of(options)  # which type checkers call with nothing but a Hashable
 
 
 @cache

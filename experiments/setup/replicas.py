@@ -20,7 +20,7 @@ from kvtwin.sim.cluster.routers.registry import ROUTERS, make_router
 
 _OWN = frozenset(
     field.name for options in (SizingOptions, EngineOptions, StepTimeOptions) for field in fields_of(options)
-)
+) - {"data_parallel_size", "spread"}
 """Options in which replicas may differ."""
 
 
@@ -47,7 +47,7 @@ def replica_options(options: ReplayOptions) -> list[ReplayOptions]:
 
 def _share_experts(options: ReplayOptions) -> bool:
     """Whether replicas are ranks of one server of a mixture of experts; behind other routers they are servers."""
-    is_one_server = options.router == "vllm-dp" and options.data_parallel_size > 1
+    is_one_server = options.router == "vllm-dp" and has_replicas(options)
     return is_one_server and load_model(options.model or "").has_experts
 
 

@@ -43,11 +43,11 @@ class LoadReporter(ServerObserver):
         self._counts = (0, 0)
 
     def turns(self, now_ns: int) -> None:
-        load = load_of(self._server)
-        load = load._replace(waiting=load.waiting - self._server.num_unseen_requests)
-        counts = (load.waiting, load.running)
+        waiting, running = self._server.num_requests
+        counts = (waiting - self._server.num_unseen_requests, running)
         if counts != self._counts:
             self._counts = counts
+            load = load_of(self._server)._replace(waiting=counts[0])
             self._report(self._replica, load, now_ns, self._server.step_stamp)
 
     stepped = turns

@@ -48,7 +48,7 @@ def workloads(draw):
                 output_tokens=draw(st.integers(1, 2 * BLOCK)),
                 token_ids=prompt,
                 cache_salt=draw(st.sampled_from([None, None, None, "a", "b"])),
-                images=(ImageSpan(image, 0, 1),) if image else (),
+                images=(ImageSpan(image, draw(st.integers(0, len(prompt) - 1)), 1),) if image else (),
             )
         )
     return records
@@ -70,9 +70,12 @@ def sources_block_by_block(records, hit_tokens):
     seen, seen_plainly, counts = set(), set(), Counter()
     for record, hits in zip(records, hit_tokens, strict=True):
         known = list(record.token_ids)
-        identity = (record.cache_salt, record.images)
         blocks = [tuple(known[:end]) for end in range(BLOCK, len(known) + 1, BLOCK)]
-        for index, block in enumerate(blocks):
+        identities = [
+            (record.cache_salt, tuple(image for image in record.images if image.offset_tokens < len(block)))
+            for block in blocks
+        ]
+        for index, (identity, block) in enumerate(zip(identities, blocks, strict=True)):
             if (index + 1) * BLOCK > record.prompt_tokens - 1:
                 break
             if (index + 1) * BLOCK <= hits:
@@ -82,7 +85,7 @@ def sources_block_by_block(records, hit_tokens):
             else:
                 counts["isolation" if block in seen_plainly else "cold"] += BLOCK
         counts["alignment"] += record.prompt_tokens - (record.prompt_tokens - 1) // BLOCK * BLOCK
-        seen |= {(identity, block) for block in blocks}
+        seen |= set(zip(identities, blocks, strict=True))
         seen_plainly |= set(blocks)
     return counts
 

@@ -164,7 +164,7 @@ def test_unequal_replicas(kvtwin, tmp_path):
         ),
         (["-dp", "2", "--enable-expert-parallel"], "--enable-expert-parallel: meta-llama/Llama-3.1-8B has no experts"),
         (
-            ["-dp", "2", "--model", "Qwen3-30B-A3B", "--replicas", "none.yaml"],
+            ["--model", "Qwen3-30B-A3B", "--replicas", "none.yaml"],
             "--replicas: ranks of Qwen3-30B-A3B share their experts, so they are equal; not a file",
         ),
         (["--data-parallel-rank", "1"], "--data-parallel-rank: all replicas are simulated together"),
@@ -180,6 +180,11 @@ def test_bad_input_is_one_line(kvtwin, mooncake, words, complaint):
         ("[]", "expected a list with the options of each replica"),
         ("- 3", "expected a list with the options of each replica"),
         ("- {}\n- {request-rate: 3}", "replica 1: request-rate: not an option in which replicas can differ"),
+        (
+            "- {}\n- {data-parallel-size: 4}",
+            "replica 1: data-parallel-size: not an option in which replicas can differ",
+        ),
+        ("- {}\n- {spread: true}", "replica 1: spread: not an option in which replicas can differ"),
         ("- {block-size: x}\n- {}", "replica 0: --block-size: expected a whole number"),
         ("- {}\n- {}\n- {}", "--data-parallel-size 2: "),
     ],
