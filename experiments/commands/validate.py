@@ -18,10 +18,11 @@ Check 1: a simulation that is given the measured times and tokens makes every de
 used the engine's block tables and slots. Check 2: every request got the tokens that it gets alone, without a cache.
 What remains between measured and predicted is the error of the step-time model.
 
+With --server-run, nothing is computed: a server's own record stands beside its simulation (docs/validate.md).
+
 examples:
   kvtwin validate demo --limit 60 --length-scale 0.25 --max-model-len 1024 --num-gpu-blocks-override 130
   kvtwin validate experiments/configs/validate-smoke.yaml --out first-validation
-  kvtwin validate server.yaml --server-run my-run
 
 Exit code: 0; 1 if check 1 or 2 fails; 2 for a mistake in the input, or if the device runs out of memory.
 """

@@ -28,24 +28,21 @@ class Metrics(NamedTuple):
 
 
 def read_metrics(path: Path) -> Metrics:
-    """The metrics in a file of Prometheus text; of a series over time the last values.
-
-    UserError: it is not such a file, or has none of vLLM's counters.
-    """
+    """The metrics in a file of Prometheus text. UserError: it is not such a file, or has none of vLLM's counters."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    latest: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    last: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}  # of each series, if the file has it over time
     cache: dict[str, str] = {}
     try:
         for family in text_string_to_metric_families(path.read_text(encoding="utf-8")):
             for sample in family.samples:
-                latest[sample.name.removesuffix("_total"), frozenset(sample.labels.items())] = sample.value
+                last[sample.name.removesuffix("_total"), frozenset(sample.labels.items())] = sample.value
                 if sample.name == _INFO:
                     cache = dict(sample.labels)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise UserError(f"{path}: {error}") from None
     sums: dict[str, float] = defaultdict(float)
-    for (name, _), value in latest.items():
+    for (name, _), value in last.items():
         sums[name] += value
     counters = {key: round(sums[name]) for key, name in COUNTERS.items() if name in sums}
     if not counters:

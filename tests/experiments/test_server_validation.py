@@ -47,6 +47,7 @@ def beside(base, name, *options):
     return ("validate", base / "trace.jsonl", "--server-run", base / name, *OPTIONS, *options, "--json")
 
 
+@pytest.mark.slow
 def test_a_server_like_ours_is_equal_in_all_that_can_be_compared(served, kvtwin):
     facts = json.loads(kvtwin(*beside(served, "alike", *BLOCKS)).out)
     assert facts["counters"].keys() == {"prefix_cache_queries", "prefix_cache_hits", "num_preemptions"}
@@ -127,6 +128,9 @@ def test_counters_of_all_engines_are_summed_and_those_before_are_taken_off(tmp_p
     with pytest.raises(UserError, match="the server was started again"):
         counted_between(tmp_path / "after", tmp_path / "before")
     assert read_metrics(tmp_path / "after").cache == {}
+    over_time = 'vllm:prefix_cache_hits_total{engine="0"} 10 1.0\nvllm:prefix_cache_hits_total{engine="0"} 30 2.0\n'
+    (tmp_path / "after").write_text(over_time)
+    assert read_metrics(tmp_path / "after").counters == {"prefix_cache_hits": 30}
 
 
 def stored(hashes, tokens, parent=None):
