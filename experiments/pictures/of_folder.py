@@ -118,7 +118,8 @@ def _of_sweep(folder: Path, metrics: tuple[str, ...]) -> Pictures:
             )
     if not metrics:
         settings = [short_texts([row.get(name) for row in rows]) for name in axes]
-        names, varied = [", ".join(each) for each in zip(*settings, strict=True)], ", ".join(axes)
+        names = [", ".join(each) for each in (zip(*settings, strict=True) if axes else [()] * len(rows))]
+        varied = ", ".join(axes)
         over = f" by {varied}" if varied else ""
         figures["misses"] = heading.on(shares.misses(rows, names, varied), f"Hits and sources of misses{over}")
         if memory := shares.memory(rows, names, varied):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import yaml
 
 from kvtwin.engine.vllm_version import VLLM_VERSION
+from kvtwin.experiments.display.shares import figure_cell
 from kvtwin.experiments.display.tables import as_text
-from kvtwin.experiments.display.values import cell_text, is_number
+from kvtwin.experiments.display.values import is_number, short_texts
 from kvtwin.experiments.options.reading import command_line
 from kvtwin.experiments.records import result_file
 from kvtwin.experiments.records.event_file import has_events
@@ -88,7 +90,7 @@ def _of_run(run: Run) -> str:
 
 
 _COLUMNS = {
-    "prefix_cache_hit_rate": "hit rate",
+    "prefix_cache_hit_rate": "hit rate (%)",
     "num_preemptions": "preemptions",
     "num_evictions": "evicted blocks",
     "request_throughput": "requests/s",
@@ -114,7 +116,11 @@ def _of_sweep(folder: Path) -> str:
         for x, y in combinations(numbers, 2):
             figures[f"{x}-by-{y}"] = sweep_figures.heatmap(done, x, y)
             sections.append((f"{x}-by-{y}", f"{x} by {y}", 380))
-    labels = [", ".join(f"{name} {row.get(name)}" for name in axes) for row in done]
+    settings = [short_texts([row.get(name) for row in done]) for name in axes]
+    labels = [
+        ", ".join(f"{name} {value}" for name, value in zip(axes, values, strict=True))
+        for values in (zip(*settings, strict=True) if axes else [()] * len(done))
+    ]
     if figure := run_figures.token_sources(done, labels):
         figures["token-sources"] = figure
         sections.append(("token-sources", "Hits and sources of misses", 150 + 26 * len(done)))
@@ -125,11 +131,17 @@ def _of_sweep(folder: Path) -> str:
         description=plan.description,
         failures=[f"Point {row['point']} failed: {row['error']}" for row in rows if row.get("error") is not None],
         columns=[*axes, *_COLUMNS.values()],
-        rows=[[(_text(row.get(name)), row.get(name)) for name in (*axes, *_COLUMNS)] for row in rows],
+        rows=_cells(axes, rows),
         sections=sections,
         commands=[shlex.join(["kvtwin", "replay", *point]) for point in plan.arguments],
     )
 
 
-def _text(value: Any) -> str:
-    return str(value) if isinstance(value, bool) else cell_text(value)
+def _cells(axes: tuple[str, ...], rows: list[dict[str, Any]]) -> list[list[tuple[str, Any]]]:
+    """What the table of a sweep shows, with the values to sort by."""
+    columns: list[Iterable[tuple[str, Any]]] = []
+    for name in axes:
+        values = [row.get(name) for row in rows]
+        columns.append(zip(short_texts(values), values, strict=True))
+    columns += [[(figure_cell(key, row.get(key)), row.get(key)) for row in rows] for key in _COLUMNS]
+    return [list(cells) for cells in zip(*columns, strict=True)]

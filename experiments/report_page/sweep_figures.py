@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.experiments.display.values import short_texts
 from kvtwin.experiments.report_page.run_figures import Figure, styled
 
 Rows = list[dict[str, Any]]
@@ -24,6 +25,11 @@ def lines(rows: Rows, x: str, others: tuple[str, ...]) -> Figure:
     groups: dict[tuple[Any, ...], Rows] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name) for name in others), []).append(row)
+    texts = [short_texts([values[index] for values in groups]) for index in range(len(others))]
+    labels = [
+        ", ".join(f"{name} {each[number]}" for name, each in zip(others, texts, strict=True))
+        for number in range(len(groups))
+    ]
     ticks = sorted({row[x] for row in rows})
     is_wide = ticks[0] > 0 and ticks[-1] / ticks[0] >= 8
     drawn = make_subplots(
@@ -33,11 +39,11 @@ def lines(rows: Rows, x: str, others: tuple[str, ...]) -> Figure:
         line, column = divmod(index, 2)
         place = {"row": line + 1, "col": column + 1}
         drawn.update_yaxes(title=title, rangemode="tozero", **place)
-        for number, (values, members) in enumerate(groups.items()):
+        for number, members in enumerate(groups.values()):
             points = sorted((row[x], row[key] * scale) for row in members if row.get(key) is not None)
             drawn.add_scatter(
                 mode="lines+markers",
-                name=", ".join(f"{name} {value}" for name, value in zip(others, values, strict=True)) or x,
+                name=labels[number] or x,
                 legendgroup=str(number),
                 showlegend=index == 0 and bool(others),
                 x=[point[0] for point in points],
@@ -77,7 +83,7 @@ def _scaled(value: float | None, scale: float) -> float | None:
 
 
 def _shade(number: int, count: int) -> str:
-    """From dark blue to yellow, as in the heat map: lines of an option that grows stand in order of colour."""
+    """From blue to yellow: lines of an option that grows stand in order of colour. Seen on dark and light pages."""
     share = number / max(1, count - 1)
-    low, high = (0, 34, 78), (213, 172, 40)
+    low, high = (52, 110, 190), (213, 160, 20)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(low, high, strict=True))
