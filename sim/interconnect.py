@@ -80,4 +80,5 @@ class Traffic:
             facts["all_reduces_per_step"] = self._all_reduces
         if self._experts:
             facts["expert_all_reduces_per_step"] = self._expert_all_reduces
+            facts["expert_interconnect_source"] = self._experts.source
         return facts

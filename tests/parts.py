@@ -1,7 +1,7 @@
 """The two parts of the tests: the quick one, which every change is made with, and the slow rest.
 
 A test marked ``slow`` is in the rest alone. A Hypothesis test is in both, with few examples in the quick part (profile
-``quick``), a third of them in the rest (profile ``thorough``), and all of them with ``--hypothesis-profile full``.
+``quick``), a quarter of them in the rest (profile ``thorough``), and all of them with ``--hypothesis-profile full``.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,7 +20,7 @@ def register_profiles() -> None:
     """All without examples that depend on chance, and without failures of a busy machine."""
     common = settings(deadline=None, derandomize=True, database=None)
     settings.register_profile("full", common, max_examples=ALL_EXAMPLES)
-    settings.register_profile("thorough", common, max_examples=ALL_EXAMPLES // 3)
+    settings.register_profile("thorough", common, max_examples=ALL_EXAMPLES // 4)
     settings.register_profile("quick", common, max_examples=round(ALL_EXAMPLES * QUICK_SHARE))
 
 

@@ -4,7 +4,7 @@ A request's time from its first to its last token is the sum of the steps betwee
 waits for the first one, while the server is busy. The simulation says which steps those are and how long each would
 take. The fit says by which factor those that only decode take longer, and those that compute prompts, and what every
 step takes besides (least squares of errors relative to the time and three seconds more, no number below 0). Other times
-mean other steps: simulation and fit take turns until they agree.
+mean other steps: simulation and fit take turns until they agree, or ``MOST_ROUNDS`` times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_CORRELATION = 0.98
 """Of two numbers; above, the record cannot tell them apart."""
 
 MOST_ROUNDS = 12
-_AGREED = 0.005
+AGREED = 0.005
 """What share of the steps' time a fit may differ by from the simulation that it was made from."""
 
 _PARTS = 10
@@ -54,6 +54,13 @@ class Adjustment(NamedTuple):
     """Times of requests that were fitted: to the first token, and from it to the last."""
     median_error: float
     """Of these times, without sign, after the fit."""
+    apart: float
+    """What share of the steps' time the last fit and the simulation that it was made from differ by."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether fit and simulation agree."""
+        return self.apart < AGREED
 
 
 Simulate = Callable[[Scales], tuple[Columns, Columns]]
@@ -82,12 +89,12 @@ def fit_adjustment(
         work_ns, busy_ns = _rows(known, *simulate(used), used, known_until_ns)
         scales, correlation = fit_rows(work_ns, busy_ns)
         apart = np.abs(work_ns.sum(axis=0) * np.subtract(scales, used)).sum() / busy_ns.sum()
-        if apart < _AGREED:
+        if apart < AGREED:
             break
         used = Scales(*np.mean([used, scales], axis=0).tolist())
     intervals = _intervals(work_ns, busy_ns)
     errors = np.abs(work_ns @ scales / busy_ns - 1)
-    return Adjustment(scales, intervals, correlation, len(busy_ns), float(np.median(errors)))
+    return Adjustment(scales, intervals, correlation, len(busy_ns), float(np.median(errors)), float(apart))
 
 
 def _rows(

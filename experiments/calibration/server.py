@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvtwin.experiments.calibration.adjustment import Adjustment, Scales, fit_adjustment
+from kvtwin.experiments.calibration.adjustment import MOST_ROUNDS, Adjustment, Scales, fit_adjustment
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.version import kvtwin_version
 from kvtwin.experiments.files.yaml_files import check_mapping, read_yaml
@@ -62,6 +62,11 @@ class ServerFit(NamedTuple):
             digits = ",.0f" if name == "step_ns" else ".3f"
             value_text, low_text, high_text = (format(number, digits) for number in (value, low, high))
             lines.append(f"{name:<13} {value_text} (90 % interval {low_text} to {high_text})")
+        if not fit.is_settled:
+            lines.append(
+                f"fit and simulation still differ by {fit.apart:.1%} of the steps' time after {MOST_ROUNDS} rounds: "
+                "take the numbers with care"
+            )
         if fit.correlation is None:
             return [*lines, "one scale for all steps: the record cannot tell steps with prompts from others"]
         return [*lines, f"correlation of both scales {fit.correlation:.2f}"]

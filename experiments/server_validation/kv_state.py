@@ -20,10 +20,10 @@ _OLD_FIELDS = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_
 
 
 class Change(NamedTuple):
-    """One block that was stored or removed."""
+    """One block that was stored or removed, or all of them that were forgotten at once."""
 
     kind: str
-    """``stored`` or ``removed``."""
+    """``stored``, ``removed`` or ``cleared``."""
     block: bytes
     """What it holds."""
     last_tokens: tuple[int, ...]
@@ -65,6 +65,8 @@ def kv_log(lines: Iterable[str] | IO[str], name: str) -> KVLog:
                             num_unknown += 1
                         else:
                             changes.append(change._replace(kind="removed"))
+                elif event["type"] == "AllBlocksCleared":
+                    changes.append(Change("cleared", b"", ()))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             raise UserError(f"{name}:{number}: expected a batch of vLLM's KV events as JSON") from None
     return KVLog(changes, num_unknown)
@@ -94,7 +96,7 @@ def _store(event: dict[str, Any], group: Any, known: dict[tuple[Any, Any], Chang
 
 def compare_kv_logs(measured: KVLog, simulated: KVLog) -> dict[str, Any]:
     """Blocks stored and removed by both, and by one alone; what was left at the end; the first difference."""
-    facts: dict[str, Any] = {"unknown_measured": measured.num_unknown}
+    facts: dict[str, Any] = {"unknown_measured": measured.num_unknown, "unknown_simulated": simulated.num_unknown}
     for kind in ("stored", "removed"):
         one, two = (Counter(each.block for each in log.changes if each.kind == kind) for log in (measured, simulated))
         facts[kind] = _sides(one, two)
@@ -115,7 +117,10 @@ def _sides(one: Counter[bytes], two: Counter[bytes]) -> dict[str, int]:
 def _left(log: KVLog) -> set[bytes]:
     left: set[bytes] = set()
     for each in log.changes:
-        (left.add if each.kind == "stored" else left.discard)(each.block)
+        if each.kind == "cleared":
+            left.clear()
+        else:
+            (left.add if each.kind == "stored" else left.discard)(each.block)
     return left
 
 
@@ -131,4 +136,6 @@ def _first_difference(one: list[Change], two: list[Change]) -> str | None:
 
 
 def _words(change: Change) -> str:
+    if change.kind == "cleared":
+        return "all blocks cleared"
     return f"{change.kind} the block that ends with tokens {', '.join(map(str, change.last_tokens))}"

@@ -68,4 +68,6 @@ def _kv_table(kv: Mapping[str, Any]) -> Part:
 def _kv_lines(kv: Mapping[str, Any]) -> Iterator[str]:
     if kv["unknown_measured"]:
         yield f"{kv['unknown_measured']:,} blocks in the server's log were stored before it begins"
+    if kv["unknown_simulated"]:
+        yield f"{kv['unknown_simulated']:,} blocks in the simulation's log were stored before it begins"
     yield f"first difference: {kv['first_difference'] or 'none'}"

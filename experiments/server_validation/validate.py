@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.options.device import DeviceOptions
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.options.validate import ValidateOptions
 from kvtwin.experiments.records import kv_event_file
@@ -58,6 +59,8 @@ def validate_server_run(options: ValidateOptions, folder: Path) -> dict[str, Any
         unchecked.append("the cache's content: there is no kv_events.jsonl")
     if record.counters is None:
         unchecked.append("hits and preemptions: there is no metrics-before.txt and metrics-after.txt")
+    if record.limits.get("block_size", 16) not in _BLOCK_SIZES:
+        unchecked.append(f"the block size of {record.limits['block_size']} tokens, which vLLM planned")
     if "num_gpu_blocks" not in record.limits:
         unchecked.append("the number of blocks: the record does not have it")
     return facts | {"unchecked": unchecked}
@@ -82,12 +85,23 @@ def as_served(records: Iterator[RequestRecord], served: Sequence[ServedRequest])
 
 
 def _replay_options(options: ValidateOptions) -> ReplayOptions:
-    """Those of the simulation: what a device would run is not asked for. UserError: no GPU."""
-    if options.gpu is None:
+    """Those of the simulation. UserError: no model or GPU, or what only a run on a device takes."""
+    defaults = ValidateOptions(trace=options.trace)
+    if options.gpu is None or options.model == defaults.model:
         raise UserError("--server-run: needs --model and --gpu, and the other options of the server")
+    for name in _ONLY_ON_A_DEVICE:
+        if getattr(options, name) != getattr(defaults, name):
+            raise UserError(f"--{name.replace('_', '-')}: not with --server-run, which runs nothing on a device")
+    if options.out is not None:
+        raise UserError("--out: not with --server-run; --json prints all figures")
     values = {field.name: getattr(options, field.name) for field in fields(ReplayOptions)}
     return ReplayOptions(**values | {"step_time": options.step_time or "roofline", "spread": True, "out": None})
 
+
+_ONLY_ON_A_DEVICE = (*(field.name for field in fields(DeviceOptions)), "length_scale", "temperature", "debug")
+
+_BLOCK_SIZES = (16, 32, 64, 128, 256)
+"""What --block-size may be on a GPU. A hybrid's logged size is another: vLLM plans it."""
 
 _LIMITS = {
     "num_gpu_blocks": "num_gpu_blocks_override",
@@ -105,8 +119,10 @@ def _with_limits(folder: Path, record: ServerRecord, options: ReplayOptions) -> 
     for name, theirs in record.limits.items():
         option = _LIMITS[name]
         ours = getattr(options, option)
-        if ours is None:
+        if ours is None or (option == "block_size" and ours == ReplayOptions.block_size and theirs in _BLOCK_SIZES):
             missing[option] = theirs
+        elif option == "block_size" and theirs not in _BLOCK_SIZES:
+            continue
         elif ours != theirs:
             flag = option.replace("_", "-")
             raise UserError(f"--{flag} {ours}: the server of {folder} had {theirs:,} ({name})")

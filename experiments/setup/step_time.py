@@ -142,7 +142,10 @@ def step_time_notes(step_time: StepTimeModel) -> list[str]:
     facts = step_time.describe()
     notes = []
     if "interconnect" in facts:
-        notes.append(f"interconnect {facts['interconnect']} (--interconnect): {facts['interconnect_source']}")
+        sources = dict.fromkeys(
+            facts[name] for name in ("interconnect_source", "expert_interconnect_source") if name in facts
+        )
+        notes.append(f"interconnect {facts['interconnect']} (--interconnect): {'; '.join(map(str, sources))}")
     if error := KNOWN_ERRORS.get(step_time.name):
         notes.append(f"step times by {step_time.name}: {error} (docs/accuracy.md)")
     return notes

@@ -164,6 +164,13 @@ def test_what_one_of_two_did_alone_is_counted_and_the_first_is_named():
     )
 
 
+def test_all_blocks_that_are_cleared_are_no_longer_there():
+    one, two = log(stored([7], [1, 2])), log(stored([7], [1, 2]), {"type": "AllBlocksCleared"})
+    facts = compare_kv_logs(two, one)
+    assert facts["left at the end"] == {"measured": 0, "simulated": 1, "only_measured": 0, "only_simulated": 1}
+    assert facts["first_difference"] == "change 2: the server goes on alone"
+
+
 def test_the_same_tokens_behind_others_are_another_block():
     one = log(stored([1], [1, 2]), stored([2], [3, 4], parent=1))
     two = log(stored([1], [9, 2]), stored([2], [3, 4], parent=1))

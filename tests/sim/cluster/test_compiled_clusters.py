@@ -9,7 +9,7 @@ from tests.sim.cluster.compiled_clusters import difference
 pytestmark = pytest.mark.skipif(machine_code() is None, reason="nothing is compiled here")
 
 
-@pytest.mark.parametrize("first", slow_but([0], range(0, 400, 20)))
+@pytest.mark.parametrize("first", slow_but([0], range(0, 120, 20)))
 def test_random_clusters(first):
     for seed in range(first, first + 20):
         router, differing, _ = difference(seed)
