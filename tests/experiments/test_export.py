@@ -2,6 +2,7 @@
 
 import calendar
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -472,3 +473,11 @@ def test_damaged_events_are_named(kvtwin, demo_run, tmp_path):
     kvtwin("export", broken, "--to", "perfetto", "--out", tmp_path / "x").complains("events.parquet: not a table")
     (broken / "events.parquet").write_bytes((demo_run / "steps.parquet").read_bytes())
     kvtwin("export", broken, "--to", "perfetto", "--out", tmp_path / "x").complains("events.parquet: not the events")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name here")
+def test_what_is_no_file_is_not_replaced(kvtwin, demo_run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for words in (("export", demo_run, "--to", "perfetto"), ("report", demo_run)):
+        kvtwin(*words, "--out", tmp_path / "pipe").complains("expected the name of a file, this is something else")
+    assert (tmp_path / "pipe").is_fifo()
