@@ -101,6 +101,8 @@ def _factors(fields: dict[str, Any], where: str) -> dict[str, float]:
         low, high = _FACTORS[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise UserError(f"{where}: {name} must be a number from {low:g} to {high:g}, not {value!r}")
+    if given.get("decode_attention_beside_prompts", 1) > 1 and not given.get("multiprocessors"):
+        raise UserError(f"{where}: decode_attention_beside_prompts needs multiprocessors too: how many the GPU has")
     return {name: float(value) for name, value in given.items()}
 
 

@@ -292,6 +292,7 @@ GPU += "pcie_gb_per_s: 32}"
         ("900", "0"),
         ("32", "x"),
         ("{", "{more: 1, "),
+        ("{", "{decode_attention_beside_prompts: 1.6, "),
         (GPU, "5"),
         (GPU, "["),
         (GPU, "[" * 10_000),
