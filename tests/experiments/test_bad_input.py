@@ -349,7 +349,6 @@ def test_times_beyond_the_clock(kvtwin, mooncake, native, write):
         ["repaly"],
         ["trace", "inspekt", "x"],
         ["replay"],
-        ["size"],
         ["demo", "x"],
         ["models", "--json"],
         ["trace", "generate"],
@@ -359,7 +358,6 @@ def test_times_beyond_the_clock(kvtwin, mooncake, native, write):
         ["trace", "generate", "x.jsonl", "--burstiness", "1e-9"],
         ["trace", "generate", "x.jsonl", "--system-prompts", "10000", "--system-prompt-tokens", "10000"],
         ["trace", "generate", "x.jsonl", "--turns", "nan"],
-        ["size", "--model", "Llama-3.1-8B"],
         ["size", "--model", "Llama-3.1-8B", "--gpu", "h200", "--trace", "nothing"],
     ],
 )

@@ -51,7 +51,7 @@ def test_help_shows_defaults_in_groups(kvtwin):
     for flag, default in [
         ("--block-size TOKENS", "(default: 16)"),
         ("--gpu-memory-utilization SHARE", "(default: 0.92)"),
-        ("--enable-prefix-caching, --no-enable-prefix-caching", "(default: on)"),
+        ("--enable-prefix-caching, --no-enable-prefix-caching", "(default: on; off without attention)"),
         ("--scheduling-policy {fcfs,priority}", "(default: fcfs)"),
         ("--long-prefill-token-threshold TOKENS", "(default: 0)"),
         ("--gpu NAME", "(default: h200)"),

@@ -16,6 +16,8 @@ from kvtwin.sim.linear import LinearStepTime
 from tests.sim.measured_run import measure
 
 STEPS = Pairs(np.array([100, 200, 0, 400]), np.array([110, 180, 5, 800]))
+UNMEASURED = {"reference_ms": {}, "drift": None}
+"""Of the machine, where no step was measured twice."""
 
 
 @pytest.fixture
@@ -91,14 +93,16 @@ def test_requests_that_one_run_did_not_serve_are_left_out(replayed, alone, nativ
     )
     assert empty["latencies"]["ttft"]["median"] == {"measured_ms": None, "predicted_ms": None, "error": None}
     assert empty["step_time"]["median_error"] is None
-    assert "None" not in as_text(*text_parts(empty | {"checks": {}, "verdict": ""}))
+    assert "None" not in as_text(*text_parts(empty | {"machine": UNMEASURED, "checks": {}, "verdict": ""}))
 
 
 def test_the_text_has_the_verdict_last(replayed, alone):
     run = replayed("one", alone, 10)
     checks = {"check_1": {"passed": True, "words": "all equal"}, "check_2": {"passed": False, "words": "one differs"}}
     lines = as_text(
-        *text_parts(validation_facts(run, run, STEPS) | {"checks": checks, "verdict": "failed: it is so"})
+        *text_parts(
+            validation_facts(run, run, STEPS) | {"machine": UNMEASURED, "checks": checks, "verdict": "failed: it is so"}
+        )
     ).splitlines()
     assert lines[-3:] == ["check 1: passed: all equal", "check 2: FAILED: one differs", "failed: it is so"]
     labels = [line.partition(":")[0] for line in lines]
