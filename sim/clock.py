@@ -69,7 +69,10 @@ class Clock:
         event = self.environment.timeout(time_ns - self.now_ns)
         heappush(self._calls_ns, time_ns)
         assert event.callbacks is not None
-        event.callbacks += [lambda _: heappop(self._calls_ns), function]
+        event.callbacks += [self._call_comes, function]
+
+    def _call_comes(self, _event: simpy.Event) -> None:
+        heappop(self._calls_ns)
 
     def after_arrivals(self, time_ns: int) -> simpy.Event:
         """An event at ``time_ns``, behind arrivals of that instant. ValueError: the instant has passed."""
