@@ -118,11 +118,14 @@ def is_found(fault):
             raise ValueError(f"{fault.file}: {fault.text!r} is there {source.count(fault.text)} times")
         path.write_text(source.replace(fault.text, fault.instead), "utf-8")
         environment = os.environ | {"KVTWIN_INTERPRETED": "1", "PYTHONPATH": folder, "PYTHONSAFEPATH": "1"}
-        command = [sys.executable, "-m", "tests.sim.compiled_cases", "0", str(NUM_CASES)]
-        run = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-        if run.returncode and "differs" not in run.stdout and "Error" not in run.stderr:
-            raise RuntimeError(run.stderr)
-        return run.returncode != 0
+        for step in ("8", "1"):  # large servers, then all kinds
+            command = [sys.executable, "-m", "tests.sim.compiled_cases", "0", str(NUM_CASES), step]
+            run = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+            if run.returncode and "differs" not in run.stdout and "Error" not in run.stderr:
+                raise RuntimeError(run.stderr)
+            if run.returncode:
+                return True
+        return False
 
 
 def main(names):

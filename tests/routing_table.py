@@ -1,7 +1,7 @@
 """Write the table of routers into docs/routing.md, and its picture: ``make routing [TRACES=DIR]``.
 
 Every router serves the same public workloads with four replicas of 10,000 blocks, whatever comes out. What is simulated
-is deterministic: the same figures come out anywhere, in a quarter of an hour or so.
+is deterministic: the same figures come out anywhere, in minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.accuracy import REPOSITORY, replace_part
 
 MOONCAKE = "mooncake/conversation_trace.jsonl.gz"
 WEKA = "weka/kv-cache-tester-710.jsonl.xz"
-NUM_SESSIONS = 100
+NUM_SESSIONS, NUM_REQUESTS = 20, 2_000
 OPTIONS = {"model": "Llama-3.1-8B", "gpu": "h200", "data_parallel_size": 4, "num_gpu_blocks_override": 10_000}
 
 
@@ -105,7 +105,10 @@ def main() -> int:
         with weka.open("wb") as file:
             write_lines(file, first_sessions(options.folder / WEKA, NUM_SESSIONS), f"the first {NUM_SESSIONS} sessions")
         sweeps = {
-            "Mooncake conversation": (options.folder / MOONCAKE, {}),
+            f"Mooncake conversation, first {NUM_REQUESTS:,} requests": (
+                options.folder / MOONCAKE,
+                {"num_prompts": NUM_REQUESTS},
+            ),
             f"Weka, first {NUM_SESSIONS} sessions": (weka, {"max_model_len": 131_072}),
         }
         found = {}
