@@ -60,7 +60,7 @@ def picture(title: str, rows: pd.DataFrame, path: Path) -> None:
     for row in rows.itertuples():
         point = (100 * row.prefix_cache_hit_rate, row.p99_ttft_ms / 1000)
         axes.plot(*point, "o", color="C0")
-        axes.annotate(row.router, point, xytext=(7, -3), textcoords="offset points", fontsize=8)
+        axes.annotate(row.router, point, xytext=(5, 4), textcoords="offset points", fontsize=8, rotation=30)
     bound = 100 * rows["one_cache_hit_rate"].iloc[0]
     axes.axvline(bound, color="0.5", linestyle="--", label="one cache of this size")
     axes.set(title=title, xlabel="hit rate, tokens (%)", ylabel="p99 TTFT (s)", yscale="log")
