@@ -45,8 +45,6 @@ def replay(
         return replay_replicas(
             options, workload, show_progress=show_progress, observe=observe, events=events, step_time=step_time
         )
-    if options.router != ReplayOptions.router:
-        raise UserError(f"--router {options.router}: needs --data-parallel-size or --replicas")
     server = Server.of(options, step_time)
     workload, load = opened_load(options, workload, show_progress=show_progress)
     misses = MissSources(server.config)
