@@ -339,18 +339,9 @@ class ServerSimulation:
             if why in (SOMEBODY_ENDED, IDLE, HANGS) and engine.now_ns > clock.now_ns:
                 yield clock.after_arrivals(engine.now_ns)
             engine.tell(self._told, self._collect_ended)
-            if why == NEEDS_ROOM:
-                engine.make_room()
-            elif why == WAKES_LATER:
-                yield clock.after_arrivals(engine.wake_ns)
-            elif why == IDLE:
-                self._idle = clock.environment.event()
-                yield self._idle
-                yield clock.after_arrivals(clock.now_ns)
-            elif why == HANGS:
+            if why == HANGS:
                 return
-            elif why == TOO_LATE:
-                raise OverflowError("the simulated time passes 292 years")
+            yield from self._wait(engine, why)
 
     def _compiled_loop_among_others(self, engine: CompiledEngine) -> Generator[simpy.Event, Any, None]:
         """The same for one of several servers: what ends at an instant is delivered by all before any decides then.
@@ -376,18 +367,23 @@ class ServerSimulation:
             if why != WAKES_LATER and engine.now_ns > clock.now_ns:
                 yield clock.after_arrivals(engine.now_ns)
             self._tell_of_outputs(engine, num_processed_steps)
-            if why == NEEDS_ROOM:
-                engine.make_room()
-            elif why == WAKES_LATER:
-                yield clock.after_arrivals(engine.wake_ns)
-            elif why == IDLE and not self.scheduler.waiting:
-                self._idle = clock.environment.event()
-                yield self._idle
-                yield clock.after_arrivals(clock.now_ns)
-            elif why == HANGS:
+            if why == HANGS:
                 return
-            elif why == TOO_LATE:
-                raise OverflowError("the simulated time passes 292 years")
+            yield from self._wait(engine, why)
+
+    def _wait(self, engine: CompiledEngine, why: int) -> Generator[simpy.Event, Any, None]:
+        """Wait for what ``engine`` cannot go on without; ``why`` is what it came back for."""
+        clock = self._clock
+        if why == NEEDS_ROOM:
+            engine.make_room()
+        elif why == WAKES_LATER:
+            yield clock.after_arrivals(engine.wake_ns)
+        elif why == IDLE and not self.scheduler.waiting:
+            self._idle = clock.environment.event()
+            yield self._idle
+            yield clock.after_arrivals(clock.now_ns)
+        elif why == TOO_LATE:
+            raise OverflowError("the simulated time passes 292 years")
 
     def _tell_of_outputs(self, engine: CompiledEngine, num_processed_before: int) -> None:
         """Tell what became of requests, at the instant up to which the engine ran."""

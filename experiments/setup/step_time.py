@@ -58,7 +58,8 @@ def _adjusted(path: Path, data: dict[str, Any], options: StepTimeOptions, inputs
     base = data.get("base")
     if base not in COMPUTED:
         raise UserError(f"{path}: base: expected {' or '.join(COMPUTED)}, got {base!r}")
-    numbers = {"step_ns": 0} | {name: data.get(name) for name in known[2:5] if name in data or name != "step_ns"}
+    numbers = {name: data.get(name) for name in ("decode_scale", "prefill_scale")}
+    numbers["step_ns"] = data.get("step_ns", 0)
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(f"{path}: {name}: expected a number, got {value!r}")
