@@ -71,6 +71,8 @@ class KVCacheManager:
         self.offload = OffloadTier(num_blocks, self.phantoms, first) if num_blocks else None
         self.host_memory = [memory for memory in (self.swap, self.offload) if memory]
         self.pool.listeners += [listener for listener in (self.events, self.offload) if listener]
+        self._num_fitting_tokens = 0
+        """The most that :meth:`why_never_fits` saw fit: fewer do as well."""
         self._observer = Observer()
 
     def observe(self, observer: Observer) -> None:
@@ -84,11 +86,16 @@ class KVCacheManager:
 
     def why_never_fits(self, request: Request, num_tokens: int) -> str | None:
         """Why ``num_tokens`` tokens of ``request`` do not fit when nothing else is held; None if they do."""
+        if num_tokens <= self._num_fitting_tokens:
+            return None
+        num_slots = num_tokens
         if self._lookahead_slots:
-            num_tokens = min(num_tokens + self._lookahead_slots, self._max_model_len)
-        num_blocks = sum(group.most_blocks(num_tokens) for group in self.groups)
-        num_usable_blocks = self.pool.num_usable_blocks
-        return f"needs {num_blocks} blocks, pool {num_usable_blocks}" if num_blocks > num_usable_blocks else None
+            num_slots = min(num_tokens + self._lookahead_slots, self._max_model_len)
+        num_blocks = sum(group.most_blocks(num_slots) for group in self.groups)
+        if num_blocks > self.pool.num_usable_blocks:
+            return f"needs {num_blocks} blocks, pool {self.pool.num_usable_blocks}"
+        self._num_fitting_tokens = num_tokens
+        return None
 
     # ---------------------------------------------------------------- lookup (specification, section 3)
 

@@ -69,15 +69,16 @@ class RequestFactory:
 
     def _sample(self, record: RequestRecord, request_id: str, stamp_ns: int, parent: Request | None = None) -> Request:
         room = self._max_model_len - record.prompt_tokens
+        lora, images = self._lora(record.lora_name), _images(record)
         return Request(
             request_id,
             record.prompt_tokens,
             min(record.output_tokens, room) if self._ignore_eos else room,
-            self._content(record, knows_output=parent is None),
+            self._content(record, lora, images, knows_output=parent is None),
             arrival_ns=stamp_ns,
             priority=record.priority,
-            lora=self._lora(record.lora_name),
-            images=_images(record),
+            lora=lora,
+            images=images,
             eos_token_id=None if self._ignore_eos else EOS_TOKEN,
             session=record.session if parent is None else None,  # a conversation goes on from the first sample
             parent=parent,
@@ -95,9 +96,9 @@ class RequestFactory:
             self._loras[name] = LoraAdapter(name, f"/loras/{name}", len(self._loras) + 1)
         return self._loras[name]
 
-    def _content(self, record: RequestRecord, *, knows_output: bool) -> Content:
-        lora = self._lora(record.lora_name)
-        images = _images(record)
+    def _content(
+        self, record: RequestRecord, lora: LoraAdapter | None, images: tuple[Image, ...], *, knows_output: bool
+    ) -> Content:
         if record.token_ids is not None:
             return TokenContent(self._keys, record.token_ids, lora, record.cache_salt, images)
         if record.hash_ids is not None:
@@ -108,6 +109,8 @@ class RequestFactory:
 
 
 def _images(record: RequestRecord) -> tuple[Image, ...]:
+    if not record.images:
+        return ()
     return tuple(
         Image(span.content_hash, span.offset_tokens, span.length_tokens, span.text_positions) for span in record.images
     )

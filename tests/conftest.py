@@ -17,6 +17,10 @@ settings.load_profile("quick")  # or what --hypothesis-profile says
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and numpy: pytest's workers share the cores already
 
+# Byte code is kept, whatever the environment says: a command that a test starts then takes half the time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
 

@@ -107,7 +107,8 @@ def imports_of(source: str) -> list[Import]:
                     found.extend(Import(f"{module}.{alias.name}", child.lineno, at_top) for alias in child.names)
                 else:
                     found.append(Import(module, child.lineno, at_top))
-            walk(child, at_top and not _is_lazy(child))
+            if not isinstance(child, ast.expr):  # no import stands in one
+                walk(child, at_top and not _is_lazy(child))
 
     walk(ast.parse(source), True)
     return found

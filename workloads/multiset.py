@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
+from operator import mul
 
 
 class Multiset:
@@ -20,7 +21,7 @@ class Multiset:
         return self._ends[-1] if self._ends else 0
 
     def total(self) -> float:
-        return sum(value * count for value, count in zip(self._values, self._counts, strict=True))
+        return sum(map(mul, self._values, self._counts))
 
     def mean(self) -> float:
         return self.total() / len(self)
@@ -28,8 +29,8 @@ class Multiset:
     def deviation(self) -> float:
         """As numpy.std."""
         mean = self.mean()
-        pairs = zip(self._values, self._counts, strict=True)
-        return math.sqrt(sum((value - mean) ** 2 * count for value, count in pairs) / len(self))
+        distances = [value - mean for value in self._values]
+        return math.sqrt(sum(map(mul, map(mul, distances, distances), self._counts)) / len(self))
 
     def largest(self) -> float:
         return self._values[-1]

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
 Each = TypeVar("Each")
 
 BAR_AFTER_S = 5
@@ -27,6 +25,8 @@ def progress(words: str, unit: str, total: int | None = None, *, initial: int = 
     """A context with ``n``, ``total`` and ``update(number)``: ``initial`` of ``total`` are done already."""
     if show and not _is_quiet and sys.stderr is not None and not sys.stderr.isatty():
         return _Lines(words, unit, total, initial)
+    from tqdm import tqdm  # read only where it is shown: it takes a twentieth of a start
+
     return tqdm(
         desc=words,
         unit=f" {unit}",

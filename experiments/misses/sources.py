@@ -231,10 +231,10 @@ class MissSources(ServerObserver):
 
     def _plainly_seen(self, record: RequestRecord, chain: Chain) -> int:
         """Leading blocks that were seen without their salt, LoRA and images; the stack does not have ``chain`` yet."""
-        identities = set(_identities(record))
-        self._identities |= identities
+        identities = list(_identities(record)) if record.cache_salt or record.lora_name or record.images else []
         if not identities and not self._plain_blocks:
             return 0
+        self._identities.update(identities)
         runs = chain.runs
         if identities:
             plain = replace(record, cache_salt=None, lora_name=None, images=())

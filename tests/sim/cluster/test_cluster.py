@@ -54,7 +54,7 @@ def test_the_clusters_of_that_test_are_under_pressure():
     assert min(map(len, run.sent)) > 5
 
 
-@pytest.mark.parametrize("max_concurrency", [None, 4])
+@pytest.mark.parametrize("max_concurrency", slow_but([4], [None, 4]))
 @pytest.mark.parametrize("name", ALL_ROUTERS)
 def test_one_replica_is_todays_server(name, max_concurrency):
     run = Replicas(chat(), router_named(name), count=1, max_concurrency=max_concurrency)
@@ -140,7 +140,7 @@ def test_cached_tokens_of_every_replica_are_noted_when_a_request_is_sent():
 # ---------------------------------------------------------------- closed forms
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", slow_but([2], [2, 3]))
 def test_sessions_with_infinite_caches_are_one_cache_per_group_of_sessions(count):
     workload = chat(num_sessions=20, closed=False, turn_ns=10**9)
     run = Replicas(workload, Session(), count=count, usable=5000, max_num_seqs=64)
