@@ -60,6 +60,13 @@ class DecisionCheck:
         return self.num_steps > 0 and not self.differences
 
 
+Run = Callable[[Iterable[RequestRecord]], object]
+"""Serves a workload."""
+
+ServersOn = Callable[[Sequence[Executor[Any]]], tuple[Sequence[ServerSimulation], Run]]
+"""Makes servers, each on one of the executors, and what runs them."""
+
+
 def check_decisions(
     simulation_with: Callable[[Executor[Any]], ServerSimulation],
     workload: Iterable[RequestRecord],
@@ -73,17 +80,48 @@ def check_decisions(
     ``simulation_with`` makes a server with the settings of the measured one, of which ``decided`` and ``executed`` were
     kept. A run that ``ended_early`` is compared as far as its device came.
     """
-    simulation = simulation_with(ReplayedExecutor(executed))
-    fed = DecisionRecorder(simulation.scheduler)
-    simulation.observers.append(fed)
-    lacks_outputs = False
+
+    def servers_on(executors: Sequence[Executor[Any]]) -> tuple[Sequence[ServerSimulation], Run]:
+        simulation = simulation_with(executors[0])
+        return [simulation], simulation.run
+
+    return check_replicas(servers_on, workload, [(decided, executed)], ended_early=ended_early)[0]
+
+
+def check_replicas(
+    servers_on: ServersOn,
+    workload: Iterable[RequestRecord],
+    measured: Sequence[tuple[Sequence[DecidedStep], Sequence[ExecutedStep]]],
+    *,
+    ended_early: bool = False,
+) -> list[DecisionCheck]:
+    """:func:`check_decisions` of several servers behind a router, which has to send every request as it did.
+
+    ``measured`` has of each what it decided and executed. Where the record of one ends, so does the comparison of all.
+    """
+    executors = [ReplayedExecutor(executed) for _, executed in measured]
+    simulations, run = servers_on(executors)
+    fed = [DecisionRecorder(simulation.scheduler) for simulation in simulations]
+    for simulation, recorder in zip(simulations, fed, strict=True):
+        simulation.observers.append(recorder)
+    record_ends = False
     try:
-        simulation.run(workload)
+        run(workload)
     except RecordEndsError:  # what is missing, or which step went another way, is found below
-        lacks_outputs = not ended_early
-    found = _differences(fed, decided, executed, ended_early=ended_early, lacks_outputs=lacks_outputs)
-    num_steps = min(len(fed.steps), len(decided), len(executed))
-    return DecisionCheck(num_steps, list(islice(found, MOST_DIFFERENCES)))
+        record_ends = True
+    checks = []
+    for recorder, executor, (decided, executed) in zip(fed, executors, measured, strict=True):
+        found = _differences(
+            recorder,
+            decided,
+            executed,
+            ended_early=ended_early,
+            lacks_outputs=executor.lacks_outputs and not ended_early,
+            is_cut_short=record_ends and not executor.lacks_outputs,
+        )
+        num_steps = min(len(recorder.steps), len(decided), len(executed))
+        checks.append(DecisionCheck(num_steps, list(islice(found, MOST_DIFFERENCES))))
+    return checks
 
 
 def _differences(
@@ -93,13 +131,17 @@ def _differences(
     *,
     ended_early: bool,
     lacks_outputs: bool,
+    is_cut_short: bool,
 ) -> Iterator[Difference]:
+    """``is_cut_short``: the fed simulation stopped because the record of another server ended."""
     for position, (expected, got) in enumerate(zip(fed.steps, decided, strict=False)):
         yield from _decided_otherwise(expected, got)
         if position < len(executed):
             yield from _done_otherwise(expected, executed[position], fed.block_size)
         elif lacks_outputs:  # else nobody asked for it: a server that hangs leaves a step behind
             yield Difference(expected.index, "device", None, "record", "there", "missing")
+    if is_cut_short:
+        return
     if len(executed) > len(fed.steps) or (len(decided) != len(fed.steps) and not ended_early):
         yield Difference(len(fed.steps), "engine", None, "steps", len(fed.steps), max(len(decided), len(executed)))
 

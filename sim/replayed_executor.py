@@ -20,6 +20,8 @@ class ReplayedExecutor(Executor[Step]):
 
     def __init__(self, executed: Sequence[ExecutedStep]) -> None:
         self._left = iter(executed)
+        self.lacks_outputs = False
+        """Whether the record has ended: nothing more can be simulated."""
 
     def submit(self, step: Step) -> Step:
         """The step itself: there is nothing to be done."""
@@ -29,9 +31,13 @@ class ReplayedExecutor(Executor[Step]):
         """What the record says of the step. RecordEndsError: it says nothing of it, or it is of another step."""
         executed = next(self._left, None)
         if executed is None or executed.index != ticket.index:
-            raise RecordEndsError(f"step {ticket.index} is not in the record")
+            raise self._ends(f"step {ticket.index} is not in the record")
         delivered = dict(zip(executed.request_ids, executed.tokens, strict=True))
         tokens = [delivered.get(request.request_id, ()) for request in ticket.requests]
         if [bool(token_ids) for token_ids in tokens] != ticket.samples:
-            raise RecordEndsError(f"step {ticket.index}: the record has the output of other requests")
+            raise self._ends(f"step {ticket.index}: the record has the output of other requests")
         return StepResult(executed.duration_ns, tokens)
+
+    def _ends(self, why: str) -> RecordEndsError:
+        self.lacks_outputs = True
+        return RecordEndsError(why)

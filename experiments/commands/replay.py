@@ -25,16 +25,14 @@ Exit code: 0; 1 if no request completed, or the server hung; 2 for a mistake in 
 def run(options: ReplayOptions) -> int:
     """Replay a trace. Exit code 1 if no request completed, or the server hung."""
     from kvtwin.experiments.display.tables import show
-    from kvtwin.experiments.errors import UserError
     from kvtwin.experiments.runs.facts import now
     from kvtwin.experiments.runs.kept import replay_and_keep
     from kvtwin.experiments.runs.replica_text import replica_parts
     from kvtwin.experiments.runs.spread import spread_lines
     from kvtwin.experiments.runs.text import bench_lines, cache_lines
-    from kvtwin.experiments.setup.replicas import has_replicas
+    from kvtwin.experiments.setup.replicas import check_router
 
-    if options.router != ReplayOptions.router and not has_replicas(options):  # a sweep may vary both
-        raise UserError(f"--router {options.router}: needs --data-parallel-size or --replicas")
+    check_router(options)
 
     def show_results(replayed: Replayed) -> None:
         summary = replayed.summary

@@ -11,19 +11,38 @@ from kvtwin.engine.executor import Executor, Step, StepResult
 from kvtwin.experiments.files.ending import Ended, handled
 
 
-class InterruptibleExecutor(Executor[Any]):
-    """Passes steps on to ``executor`` until the user ends the command: then the next one raises `Ended`."""
+class Interruption:
+    """Whether the user ended the command while some executors worked."""
 
-    def __init__(self, executor: Executor[Any]) -> None:
-        self._executor = executor
-        self._under_way: deque[Any] = deque()
-        self.interruption: Ended | None = None
+    def __init__(self) -> None:
+        self.ended: Ended | None = None
         """What the next step raises."""
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While in here, a signal that ends the command waits for the next step; a second one does not."""
+        with ExitStack() as until_first:
+
+            def interrupt(number: int, _frame: Any) -> None:
+                self.ended = Ended(number)
+                until_first.close()
+
+            until_first.enter_context(handled(interrupt))
+            yield
+
+
+class InterruptibleExecutor(Executor[Any]):
+    """Passes steps on to ``executor`` until there is an ``interruption``: then the next one raises `Ended`."""
+
+    def __init__(self, executor: Executor[Any], interruption: Interruption) -> None:
+        self._executor = executor
+        self._interruption = interruption
+        self._under_way: deque[Any] = deque()
 
     def submit(self, step: Step) -> Any:
         """See :class:`~kvtwin.engine.executor.Executor`."""
-        if self.interruption:
-            raise self.interruption
+        if self._interruption.ended:
+            raise self._interruption.ended
         ticket = self._executor.submit(step)
         self._under_way.append(ticket)
         return ticket
@@ -37,15 +56,3 @@ class InterruptibleExecutor(Executor[Any]):
         """Wait for the steps that are under way, so that the executor's record has them."""
         while self._under_way:
             self.collect(self._under_way[0])
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """While in here, a signal that ends the command waits for the next step; a second one does not."""
-        with ExitStack() as until_first:
-
-            def interrupt(number: int, _frame: Any) -> None:
-                self.interruption = Ended(number)
-                until_first.close()
-
-            until_first.enter_context(handled(interrupt))
-            yield

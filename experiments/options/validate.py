@@ -11,7 +11,6 @@ from kvtwin.experiments.options.device import DeviceOptions
 from kvtwin.experiments.options.fields import argument, option, with_default
 from kvtwin.experiments.options.kinds import File, Number, Switch, Text, Whole
 from kvtwin.experiments.options.replay import ReplayOptions
-from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 
 _MEASURED = "the device's memory is measured; set the cache's size with --kv-cache-memory-bytes"
@@ -21,14 +20,7 @@ ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "tensor_parallel_size": (1, "validation uses a single device"),
     "pipeline_parallel_size": (1, "validation uses a single device"),
     "kv_cache_dtype": ("auto", "validation keeps the cache in the model's dtype"),
-    "data_parallel_size": (1, "validation uses a single device"),
     "enable_expert_parallel": (False, "validation uses a single device"),
-    "replicas": (None, "validation uses a single device"),
-    "router": (ReplicaOptions.router, "validation uses a single device"),
-    "router_config": (None, "validation uses a single device"),
-    "api_server_count": (None, "validation uses a single device"),
-    "router_event_lag_ms": (0.0, "validation uses a single device"),
-    "router_characters_per_token": (4, "validation uses a single device"),
     "speculative_config": (None, "validation does not run a draft model"),
     "allocator": ("paged", "validation always uses paged blocks"),
     "ignore_eos": (True, "validation uses the workload's output lengths"),

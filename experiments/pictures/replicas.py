@@ -9,14 +9,14 @@ from kvtwin.experiments.pictures.run import band
 from kvtwin.experiments.records.reader import Run
 from kvtwin.workloads.time_units import SECOND_NS
 
-_MOST_SHOWN = 16
+MOST_SHOWN = 16
 """Replicas that a picture has room for."""
 
 
 @drawn_in_style
 def timelines(run: Run) -> Figure:
     """Per replica the usage of its cache, and its requests, over time; of many, the first ones."""
-    shown = run.replicas[:_MOST_SHOWN]
+    shown = run.replicas[:MOST_SHOWN]
     figure, axes = new_figure(len(shown), 2, sharex=True, sharey="col")
     for number, (replica, (cache, requests)) in enumerate(zip(shown, axes, strict=True)):
         steps = replica.steps

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure
+from kvtwin.experiments.pictures.replicas import MOST_SHOWN
 from kvtwin.experiments.pictures.run import band
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.paired_latencies import Pairs, paired_latencies
@@ -22,18 +23,25 @@ _SCATTERED = {"ttft": "time to first token (s)", "e2el": "end to end (s)"}
 
 @drawn_in_style
 def validation(measured: Run, predicted: Run, step_times: Pairs) -> Figure:
-    """Predicted over measured times of each request, errors of steps over their times, and both runs over time."""
-    figure, axes = new_figure(2, 3)
-    figure.set_size_inches(14, 8)
+    """Predicted over measured times of each request, errors of steps over their times, and both runs over time.
+
+    Each replica has a row of its own; of many, the first ones.
+    """
+    servers = list(zip(measured.replicas, predicted.replicas, strict=True))[:MOST_SHOWN] or [(measured, predicted)]
+    figure, axes = new_figure(1 + len(servers), 3)
+    figure.set_size_inches(14, 4 * (1 + len(servers)))
     latencies = paired_latencies(measured, predicted)
     for axis, (name, label) in zip(axes[0], _SCATTERED.items(), strict=False):
         _scatter(axis, latencies[name], label)
     _residuals(axes[0][2], step_times)
-    for axis, (column, label) in zip(axes[1], _TIMELINES.items(), strict=True):
-        for run, colour, words in ((measured, COLOURS[0], "measured"), (predicted, COLOURS[1], "predicted")):
-            band(axis, run.steps["end_ns"] / SECOND_NS, run.steps[column], colour, words)
-        axis.lines[-1].set_linewidth(0.75)  # so that one can be seen behind the other
-        axis.set(ylabel=label, xlabel="virtual time (s)", ylim=(0, None))
+    for number, (both, row) in enumerate(zip(servers, axes[1:], strict=True)):
+        for axis, (column, label) in zip(row, _TIMELINES.items(), strict=True):
+            for run, colour, words in zip(both, COLOURS, ("measured", "predicted"), strict=False):
+                band(axis, run.steps["end_ns"] / SECOND_NS, run.steps[column], colour, words)
+            axis.lines[-1].set_linewidth(0.75)  # so that one can be seen behind the other
+            axis.set(ylabel=label, xlabel="virtual time (s)", ylim=(0, None))
+        if measured.replicas:
+            row[0].set(title=f"replica {number}")
     axes[1][0].legend(loc="upper right")
     return figure
 

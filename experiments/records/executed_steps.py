@@ -37,7 +37,8 @@ def read_executed_steps(run: Run) -> tuple[list[DecidedStep], list[ExecutedStep]
     """All steps that were scheduled, and those that were completed. UserError: no such file, or a damaged one."""
     path = run.path / NAME
     if not path.is_file():
-        raise UserError(f"{run.path}: has no {NAME}: it was not measured")
+        hint = f"it is of several replicas: name {run.replicas[0].path}" if run.replicas else "it was not measured"
+        raise UserError(f"{run.path}: has no {NAME}: {hint}")
     table = read_arrow(path)
     if table.schema != _schema():
         raise UserError(f"{path}: another version of kvtwin wrote it; run it again")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
+from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.prefix_tree import PrefixTree
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
@@ -18,20 +19,18 @@ from kvtwin.experiments.runs.facts import Stopwatch, request_progress
 from kvtwin.experiments.runs.heading import heading_lines
 from kvtwin.experiments.runs.loads import opened_load, within_the_clock
 from kvtwin.experiments.runs.replayed import Replayed
-from kvtwin.experiments.runs.routing_figures import OneCache, routing_figures
+from kvtwin.experiments.runs.replica_summary import summary_of_all
+from kvtwin.experiments.runs.sent_records import SentRecords
 from kvtwin.experiments.runs.server import Server, check_refusals
 from kvtwin.experiments.runs.verdicts import verdicts
-from kvtwin.experiments.setup.replicas import replica_options, router_of
+from kvtwin.experiments.setup.replicas import cluster_of, replica_options
 from kvtwin.sim.clock import Clock
-from kvtwin.sim.cluster.cluster import Cluster, Sent
-from kvtwin.sim.cluster.recording import ClusterRecorder
 from kvtwin.sim.recording import Recorder
-from kvtwin.sim.serving import Observe, ServerSimulation
+from kvtwin.sim.serving import Observe
 from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.formats.native import write_lines
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.request_record import RequestRecord
-from kvtwin.workloads.time_units import MILLISECOND_NS
 from kvtwin.workloads.workload import Workload
 
 _SUB_TRACE = "trace.jsonl.gz"
@@ -69,17 +68,6 @@ def replay_replicas(
     made = {each: Server.of(each, step_time) for each in dict.fromkeys(replica_options(options))}
     servers = [made[each] for each in replica_options(options)]
     workload, load = opened_load(options, workload, show_progress=show_progress)
-    sent: list[list[RequestRecord]] = [[] for _ in servers]
-    num_sent = [0] * len(servers)
-    one_cache = OneCache([server.config for server in servers])
-
-    def keep(replica: int, record: RequestRecord) -> None:
-        num_sent[replica] += 1
-        if not simulations[replica].refusal(record):
-            one_cache.add(record)
-        if options.out:
-            sent[replica].append(record)
-
     clock, stopwatch, tree = Clock(), Stopwatch(), PrefixTree()
     misses = [MissSources(server.config, tree) for server in servers]
     together = servers[0].lock_step(clock, len(servers))
@@ -87,108 +75,43 @@ def replay_replicas(
         server.simulation(each, clock=clock, together=(together, rank) if together else None)
         for rank, (server, each) in enumerate(zip(servers, misses, strict=True))
     ]
+    sent = SentRecords(simulations, keeps_records=options.out is not None)
     with request_progress("replay", load.num_requests, show=show_progress) as advance, ExitStack() as stack:
         for number, simulation in enumerate(simulations):
             folder = events.folder(f"replica-{number}") if events else None
             stack.enter_context(recorded_events(options, simulation, folder))
-        cluster = _cluster(options, clock, simulations, load, advance, keep)
+        cluster = cluster_of(
+            options,
+            clock,
+            simulations,
+            max_concurrency=load.max_concurrency,
+            on_progress=advance,
+            on_sent=sent.add,
+        )
         with within_the_clock():
             recorder = cluster.run(load)
     check_refusals(options, recorder)
     machine = stopwatch.facts()
     replicas = [
-        _of_replica(server, each, own, _own_load(load, number_sent), machine, _path(options, number))
+        _of_replica(server, each, own, own_load(load, number_sent), machine, _path(options, number))
         for number, (server, each, own, number_sent) in enumerate(
-            zip(servers, misses, recorder.replicas, num_sent, strict=True)
+            zip(servers, misses, recorder.replicas, sent.counts, strict=True)
         )
     ]
-    summary = _summary(servers, recorder, misses, load, replicas, one_cache)
+    total = servers[0].summary(recorder, MissSources.total(servers[0].config, misses), load)
+    parts = [replica.summary for replica in replicas]
+    summary = summary_of_all(total, parts, recorder, [server.config for server in servers])
+    summary |= sent.one_cache.figures()
     if together:
         summary |= {"forward_passes": together.num_passes, "idle_rank_passes": together.num_idle_passes}
     summary["num_unsorted"] = workload.num_unsorted
     summary["trace_notes"] = list(workload.warnings)
     summary["verdicts"] = verdicts(summary, recorder, servers[0].config, load, len(servers))
     heading = heading_lines(servers[0], workload, summary)
-    heading.insert(3, _replica_line(servers, options))
+    heading.insert(3, replica_line([server.config for server in servers], options))
     configuration = servers[0].configuration(options)
-    parts = tuple(replicas)
-    kept = tuple(sent) if options.out else ()
-    return ReplayedReplicas(summary, heading, recorder, configuration, machine, parts, kept)
-
-
-def _cluster(
-    options: ReplayOptions,
-    clock: Clock,
-    simulations: list[ServerSimulation],
-    load: Load,
-    advance: Callable[[int], None],
-    keep: Sent,
-) -> Cluster:
-    """The servers behind their router. UserError: what the router compares differs between them."""
-    router = router_of(options)
-    if router.follows_caches and len({each.scheduler.config.alignment_tokens for each in simulations}) > 1:
-        raise UserError(f"--replicas: {router.name} needs replicas with equal --block-size")
-    try:
-        return Cluster(
-            clock,
-            simulations,
-            router,
-            event_lag_ns=round(options.router_event_lag_ms * MILLISECOND_NS),
-            max_concurrency=load.max_concurrency,
-            on_progress=advance,
-            on_sent=keep,
-        )
-    except ValueError as error:
-        raise UserError(f"--router {router.name}: {error}") from None
-
-
-def _summary(
-    servers: list[Server],
-    recorder: ClusterRecorder,
-    misses: list[MissSources],
-    load: Load,
-    replicas: list[Replayed],
-    one_cache: OneCache,
-) -> dict[str, Any]:
-    """The figures of all replicas together under the keys of one, and what the router did."""
-    summary = servers[0].summary(recorder, MissSources.total(servers[0].config, misses), load)
-    parts = [replica.summary for replica in replicas]
-    for name in summary:
-        if name in _ADDED:
-            summary[name] = _added([part[name] for part in parts])
-        elif name.startswith("kv_memory_") and len({server.config for server in servers}) > 1:
-            summary[name] = None  # shares of pools of different sizes
-    queries, hits = (summary[f"external_prefix_cache_{what}"] for what in ("queries", "hits"))
-    summary["external_prefix_cache_hit_rate"] = hits / queries if queries else 0.0
-    busy_s = [part["device_busy_s"] for part in parts]
-    weights = busy_s if any(busy_s) else [1.0] * len(parts)
-    usage = sum(part["kv_cache_usage_mean"] * weight for part, weight in zip(parts, weights, strict=True))
-    summary["kv_cache_usage_mean"] = usage / sum(weights)
-    summary["kv_cache_usage_peak"] = max(part["kv_cache_usage_peak"] for part in parts)
-    summary["kv_cache_peak_used_blocks"] = max(part["kv_cache_peak_used_blocks"] for part in parts)
-    return summary | routing_figures(recorder, parts) | one_cache.figures()
-
-
-_ADDED = frozenset(
-    f"{what}_{unit}" for what in ("swapped_out", "swapped_in", "offloaded", "loaded") for unit in ("blocks", "bytes")
-) | {
-    "swap_fallbacks",
-    "external_prefix_cache_queries",
-    "external_prefix_cache_hits",
-    "preempted_external_prefix_cache_queries",
-    "preempted_external_prefix_cache_hits",
-    "host_transfer_s",
-    "kv_block_lifetime_seconds",
-    "kv_block_idle_before_evict_seconds",
-    "kv_block_reuse_gap_seconds",
-}
-"""Keys of what was copied to and from the host, and of blocks' lives: of all replicas they are the sum."""
-
-
-def _added(values: list[Any]) -> Any:
-    if isinstance(values[0], dict):
-        return {key: _added([value[key] for value in values]) for key in values[0]}
-    return sum(values)
+    kept = tuple(sent.records) if options.out else ()
+    return ReplayedReplicas(summary, heading, recorder, configuration, machine, tuple(replicas), kept)
 
 
 def _of_replica(
@@ -202,8 +125,8 @@ def _of_replica(
     return Replayed(summary, [], recorder, server.configuration(options), machine)
 
 
-def _own_load(load: Load, num_requests: int) -> Load:
-    """What a replica was sent, as a load of its own."""
+def own_load(load: Load, num_requests: int) -> Load:
+    """The ``num_requests`` that a replica was sent, as a load of its own."""
     return replace(
         load,
         num_requests=num_requests,
@@ -219,10 +142,11 @@ def _path(options: ReplayOptions, replica: int) -> str:
     return str(options.out / f"replica-{replica}" / _SUB_TRACE) if options.out else options.trace
 
 
-def _replica_line(servers: list[Server], options: ReplayOptions) -> str:
-    kinds = "equal" if len({server.config for server in servers}) == 1 else "unequal"
+def replica_line(configs: Sequence[EngineConfig], options: ReplayOptions) -> str:
+    """How many replicas there are, and who gives out the requests."""
+    kinds = "equal" if len(set(configs)) == 1 else "unequal"
     config = f" {options.router_config}" if options.router_config else ""
-    return f"data    parallel over {len(servers)} {kinds} replicas, router {options.router}{config}"
+    return f"data    parallel over {len(configs)} {kinds} replicas, router {options.router}{config}"
 
 
 def _packed(records: list[RequestRecord]) -> bytes:

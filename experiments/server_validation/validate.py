@@ -24,6 +24,7 @@ from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_ser
 from kvtwin.experiments.server_validation.kv_state import KVLog, compare_kv_logs, read_kv_log
 from kvtwin.experiments.server_validation.metrics_text import COUNTERS
 from kvtwin.experiments.server_validation.record import ServerRecord, read_server_record
+from kvtwin.experiments.setup.replicas import has_replicas
 from kvtwin.experiments.setup.trace import open_trace
 from kvtwin.workloads.formats.in_memory import workload_of
 from kvtwin.workloads.request_record import RequestRecord
@@ -92,6 +93,8 @@ def _replay_options(options: ValidateOptions) -> ReplayOptions:
     for name in _ONLY_ON_A_DEVICE:
         if getattr(options, name) != getattr(defaults, name):
             raise UserError(f"--{name.replace('_', '-')}: not with --server-run, which runs nothing on a device")
+    if has_replicas(options):
+        raise UserError("--data-parallel-size, --replicas: not with --server-run, which compares one engine")
     if options.out is not None:
         raise UserError("--out: not with --server-run; --json prints all figures")
     values = {field.name: getattr(options, field.name) for field in fields(ReplayOptions)}

@@ -1,9 +1,11 @@
-"""From the options to replicas: the options of each, and the router before them."""
+"""From the options to replicas: the options of each, the router before them, and the cluster of all."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.errors import UserError
@@ -15,8 +17,14 @@ from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sizing import MOST_REPLICAS, SizingOptions
 from kvtwin.experiments.options.step_time import StepTimeOptions
+from kvtwin.sim.clock import Clock
+from kvtwin.sim.cluster.cluster import Cluster, Sent
 from kvtwin.sim.cluster.router import Router
 from kvtwin.sim.cluster.routers.registry import ROUTERS, make_router
+from kvtwin.sim.serving import ServerSimulation
+from kvtwin.workloads.time_units import MILLISECOND_NS
+
+_Options = TypeVar("_Options", bound=ReplayOptions)
 
 _OWN = frozenset(
     field.name for options in (SizingOptions, EngineOptions, StepTimeOptions) for field in fields_of(options)
@@ -29,13 +37,19 @@ def has_replicas(options: ReplayOptions) -> bool:
     return options.data_parallel_size > 1 or options.replicas is not None
 
 
-def replica_options(options: ReplayOptions) -> list[ReplayOptions]:
+def check_router(options: ReplayOptions) -> None:
+    """UserError: there is a router, and nothing to choose from. (A sweep may vary both.)"""
+    if options.router != ReplicaOptions.router and not has_replicas(options):
+        raise UserError(f"--router {options.router}: needs --data-parallel-size or --replicas")
+
+
+def replica_options(options: _Options) -> list[_Options]:
     """The options of each replica, alone. UserError: they cannot be, or exclude replicas."""
     for name, why in _ALONE.items():
         if getattr(options, name) != next(field.default for field in fields_of(ReplayOptions) if field.name == name):
             raise UserError(f"--{name.replace('_', '-')}: {why}")
     alone = replace(options, **{field.name: field.default for field in fields_of(ReplicaOptions)})
-    if _share_experts(options):
+    if share_experts(options):
         if options.replicas:
             raise UserError(f"--replicas: ranks of {options.model} share their experts, so they are equal; not a file")
         return [alone] * options.data_parallel_size
@@ -45,7 +59,7 @@ def replica_options(options: ReplayOptions) -> list[ReplayOptions]:
     return _unequal(options, alone)
 
 
-def _share_experts(options: ReplayOptions) -> bool:
+def share_experts(options: ReplayOptions) -> bool:
     """Whether replicas are ranks of one server of a mixture of experts; behind other routers they are servers."""
     is_one_server = options.router == "vllm-dp" and has_replicas(options)
     return is_one_server and load_model(options.model or "").has_experts
@@ -76,7 +90,34 @@ def router_of(options: ReplayOptions) -> Router:
         raise UserError(f"--router-config: {error}") from None
 
 
-def _unequal(options: ReplayOptions, alone: ReplayOptions) -> list[ReplayOptions]:
+def cluster_of(
+    options: ReplayOptions,
+    clock: Clock,
+    simulations: Sequence[ServerSimulation],
+    *,
+    max_concurrency: int | None,
+    on_progress: Callable[[int], None] | None = None,
+    on_sent: Sent | None = None,
+) -> Cluster:
+    """The servers behind their router. UserError: what the router compares differs between them."""
+    router = router_of(options)
+    if router.follows_caches and len({each.scheduler.config.alignment_tokens for each in simulations}) > 1:
+        raise UserError(f"--replicas: {router.name} needs replicas with equal --block-size")
+    try:
+        return Cluster(
+            clock,
+            simulations,
+            router,
+            event_lag_ns=round(options.router_event_lag_ms * MILLISECOND_NS),
+            max_concurrency=max_concurrency,
+            on_progress=on_progress,
+            on_sent=on_sent,
+        )
+    except ValueError as error:
+        raise UserError(f"--router {router.name}: {error}") from None
+
+
+def _unequal(options: _Options, alone: _Options) -> list[_Options]:
     rows = read_yaml(options.replicas) if options.replicas else []
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{options.replicas}: expected a list with the options of each replica, {{}} for those given")
@@ -95,7 +136,7 @@ def _unequal(options: ReplayOptions, alone: ReplayOptions) -> list[ReplayOptions
                 )
         given = {option_key(name): value for name, value in row.items()}
         try:
-            found.append(read_options(ReplayOptions, as_plain(alone) | given, "kvtwin replay"))
+            found.append(read_options(type(alone), as_plain(alone) | given, "kvtwin replay"))
         except UserError as error:
             raise UserError(f"{options.replicas}: replica {number}: {error}") from None
     return found

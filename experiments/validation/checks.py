@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kvtwin.engine.executor import Executor
 from kvtwin.experiments.runs.facts import request_progress
 from kvtwin.experiments.validation.runs import MeasuredRun
+from kvtwin.experiments.validation.serving import Serving
 from kvtwin.experiments.validation.settings import Setting
-from kvtwin.sim.decision_check import check_decisions
+from kvtwin.sim.decision_check import DecisionCheck, Run, check_replicas
+from kvtwin.sim.serving import ServerSimulation
 
 if TYPE_CHECKING:
     from kvtwin.gpu.executor import DeviceExecutor
+    from kvtwin.gpu.token_check import TokenCheck
 
 _MOST_SHOWN = 20
 """Differences that are listed."""
@@ -21,7 +27,17 @@ Check = dict[str, Any]
 
 def same_decisions(setting: Setting, measured: MeasuredRun) -> Check:
     """A simulation that is given the measured times and tokens makes every decision of the measured run."""
-    check = check_decisions(setting.simulation, setting.records, measured.decided, measured.executed)
+
+    def servers_on(executors: Sequence[Executor[Any]]) -> tuple[Sequence[ServerSimulation], Run]:
+        serving = Serving(setting, executors)
+        return serving.simulations, serving.run
+
+    records = [(server.decided, server.executed) for server in measured.servers]
+    checks = check_replicas(servers_on, setting.records, records)
+    return _of_all([_same_decisions(check) for check in checks], measured)
+
+
+def _same_decisions(check: DecisionCheck) -> Check:
     num_differences = len(check.differences)
     if not check.num_steps:
         words = "no step was run"
@@ -38,21 +54,42 @@ def same_decisions(setting: Setting, measured: MeasuredRun) -> Check:
     }
 
 
-def same_tokens(setting: Setting, executor: DeviceExecutor, measured: MeasuredRun) -> Check:
-    """Every request got the tokens that it gets alone, without any cache; ``executor`` has served all of them."""
+def same_tokens(setting: Setting, executors: Sequence[DeviceExecutor], measured: MeasuredRun) -> Check:
+    """Every request got the tokens that it gets alone, without any cache; the executors have served all of them."""
     from kvtwin.gpu.token_check import check_tokens
 
-    options, model = setting.options, setting.model
-    transcripts = measured.transcripts.transcripts
-    with request_progress("checking tokens", len(transcripts)) as advance:
-        check = check_tokens(
-            model.decoder,
-            executor,
-            setting.config,
-            transcripts,
-            poisons=options.debug,
-            on_progress=advance,
-        )
+    checks, num_done = [], 0
+    with request_progress("checking tokens", sum(len(server.transcripts) for server in measured.servers)) as advance:
+        for server, executor, own in zip(setting.servers, executors, measured.servers, strict=True):
+            check = check_tokens(
+                setting.model.decoder,
+                executor,
+                server.config,
+                own.transcripts,
+                poisons=setting.options.debug,
+                on_progress=partial(lambda before, done: advance(before + done), num_done),
+            )
+            num_done += len(own.transcripts)
+            checks.append(_same_tokens(check))
+    return _of_all(checks, measured)
+
+
+def _of_all(checks: list[Check], measured: MeasuredRun) -> Check:
+    """The only server's check; of replicas those of each, and whether all passed to which requests came."""
+    if len(checks) == 1:
+        return checks[0]
+    idle = {"passed": True, "words": "no request came here"}
+    checks = [check if server.served_any else idle for check, server in zip(checks, measured.servers, strict=True)]
+    failed = [str(number) for number, check in enumerate(checks) if not check["passed"]]
+    passed = not failed and any(server.served_any for server in measured.servers)
+    if failed:
+        words = f"at replica {', '.join(failed)} of {len(checks)}"
+    else:
+        words = f"at each of {len(checks)} replicas" if passed else "no request could be served"
+    return {"passed": passed, "words": words, "replicas": checks}
+
+
+def _same_tokens(check: TokenCheck) -> Check:
     found = check.found
     if not found.num_tokens:
         words = "no token was generated"

@@ -22,14 +22,15 @@ NOTABLE = 0.05
 class ReferenceStep:
     """A step of middle size out of the grid of a calibration, always the same one.
 
-    Each measurement is lost to the executor's cache, so none may be made while requests run.
+    Each measurement is lost to the executor's cache, so none may be made while requests run. Of replicas it is one of
+    the first.
     """
 
     def __init__(self, setting: Setting, executor: DeviceExecutor) -> None:
         from kvtwin.gpu.step_grid import step_grid
 
-        self._setting, self._executor = setting, executor
-        steps = step_grid(setting.config, QUICK.num_levels)
+        self._setting, self._executor, self._config = setting, executor, setting.servers[0].config
+        steps = step_grid(self._config, QUICK.num_levels)
         steps.sort(key=lambda step: (sum(one.num_tokens for one in step), sum(one.context_tokens for one in step)))
         self._step = steps[len(steps) // 2] if steps else None
         self._durations_ns: dict[str, float] = {}
@@ -43,7 +44,7 @@ class ReferenceStep:
         vocab_size = self._setting.model.decoder.config.vocab_size
         for measurement in measure_steps(
             self._executor,
-            self._setting.config,
+            self._config,
             [self._step],
             vocab_size=vocab_size,
             num_visits=1,

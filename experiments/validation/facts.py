@@ -20,6 +20,11 @@ DECISIONS = {
 }
 """Keys of the summary that say what the engine decided, and words for them."""
 
+OF_REPLICA = {"num_prompts": "Requests"} | {
+    name: words for name, words in DECISIONS.items() if name != "num_gpu_blocks"
+}
+"""The same of a replica, and what came to it: the router may have sent it elsewhere at other times."""
+
 _PERCENTS = {"median": 50, "p90": 90, "p99": 99}
 
 
@@ -29,8 +34,13 @@ def validation_facts(measured: Run, predicted: Run, step_times: Pairs) -> dict[s
     ``step_times`` are of the measured steps: how long each took, and how long the model says that it takes.
     """
     latencies = paired_latencies(measured, predicted)
+    replicas = [
+        {name: _decision(*both, name) for name in OF_REPLICA}
+        for both in zip(measured.replicas, predicted.replicas, strict=True)
+    ]
     return {
         "decisions": {name: _decision(measured, predicted, name) for name in DECISIONS},
+        **({"replicas": replicas} if replicas else {}),
         "latencies": {name: _latency_facts(pairs) for name, pairs in latencies.items()},
         "step_time": _step_time_facts(step_times),
     }

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtwin.engine.executed_step import ExecutedStep
-from kvtwin.experiments.files.interruption import InterruptibleExecutor
+from kvtwin.engine.prefix_tree import PrefixTree
+from kvtwin.experiments.files.interruption import InterruptibleExecutor, Interruption
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.records import executed_steps
-from kvtwin.experiments.records.folder import run_files
-from kvtwin.experiments.runs.facts import Stopwatch, request_progress, run_configuration, run_context
-from kvtwin.experiments.runs.host_figures import host_figures
+from kvtwin.experiments.runs.facts import Stopwatch, request_progress
 from kvtwin.experiments.runs.paired_latencies import Pairs
-from kvtwin.experiments.runs.summary import summarise
 from kvtwin.experiments.validation.predictor import Predictor
+from kvtwin.experiments.validation.run_files import RunKind, files_of
+from kvtwin.experiments.validation.serving import Serving
 from kvtwin.experiments.validation.settings import Setting
 from kvtwin.experiments.validation.transcripts import Transcripts
 from kvtwin.sim.decided_steps import DecidedStep, DecisionRecorder
-from kvtwin.sim.host_link import HostLink
-from kvtwin.sim.recording import Recorder
 from kvtwin.sim.simulated_executor import SimulatedExecutor
 from kvtwin.workloads.request_record import RequestRecord
 
 if TYPE_CHECKING:
+    from kvtwin.gpu.alone import Transcript
     from kvtwin.gpu.executor import DeviceExecutor
+
+
+@dataclass(frozen=True)
+class MeasuredServer:
+    """What one server of a real run left."""
+
+    decided: Sequence[DecidedStep]
+    executed: Sequence[ExecutedStep]
+    transcripts: Sequence[Transcript]
+
+    @property
+    def served_any(self) -> bool:
+        """Whether a request came to it that it could serve."""
+        return any(step.request_ids for step in self.decided)
 
 
 @dataclass(frozen=True)
@@ -36,77 +49,85 @@ class MeasuredRun:
 
     files: dict[str, bytes]
     """Those of its folder."""
-    decided: Sequence[DecidedStep]
-    executed: Sequence[ExecutedStep]
-    transcripts: Transcripts
+    servers: Sequence[MeasuredServer]
+    records: Sequence[RequestRecord]
+    """What was sent, with what the model said to the first sample of each."""
     failure: BaseException | None
     """Why it ended early, if it did: the device's memory was used up, or the user interrupted."""
 
 
-def measure(setting: Setting, executor: DeviceExecutor) -> MeasuredRun:
-    """Serve the workload for real, on a virtual clock that passes the time that the device was busy."""
+def measure(setting: Setting, executors: Sequence[DeviceExecutor]) -> MeasuredRun:
+    """Serve the workload for real, on a virtual clock that passes the time that the device was busy.
+
+    Each server has an executor, and each is as busy as if the device were its own.
+    """
     from kvtwin.gpu.errors import OutOfDeviceMemory
 
-    misses, transcripts = MissSources(setting.config), Transcripts(executor)
-    interruptible = InterruptibleExecutor(executor)
+    misses = _misses(setting)
+    interruption = Interruption()
+    interruptible = [InterruptibleExecutor(executor, interruption) for executor in executors]
     failure: BaseException | None
-    executor.executed.clear()  # what was measured before is not of this run
+    for executor in executors:
+        executor.executed.clear()  # what was measured before is not of this run
     stopwatch = Stopwatch()
     with request_progress("measuring", len(setting.records)) as advance:
-        simulation = setting.simulation(interruptible, advance)
-        decisions = DecisionRecorder(simulation.scheduler)
-        simulation.observers += [misses, decisions, transcripts]
+        serving = Serving(setting, interruptible, advance)
+        decisions = [DecisionRecorder(simulation.scheduler) for simulation in serving.simulations]
+        transcripts = [Transcripts(executor) for executor in executors]
+        for simulation, *observers in zip(serving.simulations, misses, decisions, transcripts, strict=True):
+            simulation.observers += observers
         if setting.options.debug:
-            executor.poison(simulation.scheduler.kv_cache.pool)
+            for simulation, executor in zip(serving.simulations, executors, strict=True):
+                executor.poison(simulation.scheduler.kv_cache.pool)
         try:
-            with interruptible.listening():
-                recorder = simulation.run(setting.records)
+            with interruption.listening():
+                recorder = serving.run(setting.records)
         except (OutOfDeviceMemory, KeyboardInterrupt) as error:
-            interruptible.finish()
-            recorder, failure = simulation.close(), error
+            for each in interruptible:
+                each.finish()
+            recorder, failure = serving.close(), error
         else:
-            failure = interruptible.interruption  # behind the last step
-    files = _files(setting, recorder, misses, None, {"model": "measured"}, stopwatch)
-    files[executed_steps.NAME] = executed_steps.executed_file(decisions.steps, executor.executed)
-    return MeasuredRun(files, decisions.steps, list(executor.executed), transcripts, failure)
+            failure = interruption.ended  # behind the last step
+    kind = RunKind({"model": "measured"}, [None] * len(executors))
+    servers = [
+        MeasuredServer(decided.steps, list(executor.executed), said.transcripts)
+        for decided, executor, said in zip(decisions, executors, transcripts, strict=True)
+    ]
+    records = [executed_steps.executed_file(server.decided, server.executed) for server in servers]
+    files = files_of(setting, serving, recorder, misses, kind, stopwatch.facts(), {executed_steps.NAME: records})
+    outputs = {record: output for said in transcripts for record, output in said.outputs.items()}
+    answered = [
+        replace(record, output_token_ids=outputs.get(id(serving.served_as(record)))) for record in setting.records
+    ]
+    return MeasuredRun(files, servers, answered, failure)
 
 
-def predict(setting: Setting, records: Iterable[RequestRecord], predictor: Predictor) -> dict[str, bytes]:
-    """Simulate the same workload; the files of the run's folder."""
-    misses = MissSources(setting.config)
+def predict(setting: Setting, records: Sequence[RequestRecord], predictors: Sequence[Predictor]) -> dict[str, bytes]:
+    """Simulate the same workload; the files of the run's folder. There is a predictor per server."""
+    misses = _misses(setting)
     stopwatch = Stopwatch()
     with request_progress("predicting", len(setting.records)) as advance:
-        simulation = setting.simulation(SimulatedExecutor(predictor.step_time, predictor.link), advance)
-        simulation.observers.append(misses)
-        recorder = simulation.run(list(records))
-    return _files(setting, recorder, misses, predictor.link, predictor.step_time.describe(), stopwatch)
+        serving = Serving(setting, [SimulatedExecutor(each.step_time, each.link) for each in predictors], advance)
+        for simulation, each in zip(serving.simulations, misses, strict=True):
+            simulation.observers.append(each)
+        recorder = serving.run(records)
+    kind = RunKind(predictors[0].step_time.describe(), [each.link for each in predictors])
+    return files_of(setting, serving, recorder, misses, kind, stopwatch.facts(), {})
 
 
-def step_times(measured: MeasuredRun, predictor: Predictor) -> Pairs:
+def step_times(measured: MeasuredRun, predictors: Sequence[Predictor]) -> Pairs:
     """Of each measured step with requests, how long it took, and how long the model says that it takes."""
     pairs = [
         (executed.duration_ns, predictor.duration_ns(decided))
-        for decided, executed in zip(measured.decided, measured.executed, strict=False)
+        for server, predictor in zip(measured.servers, predictors, strict=True)
+        for decided, executed in zip(server.decided, server.executed, strict=False)
         if decided.request_ids
     ]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Pairs(both[:, 0], both[:, 1])
 
 
-def _files(
-    setting: Setting,
-    recorder: Recorder,
-    misses: MissSources,
-    link: HostLink | None,
-    step_time: dict[str, Any],
-    stopwatch: Stopwatch,
-) -> dict[str, bytes]:
-    """A run's folder, of the same shape for both runs."""
-    options, load, sizing, config = setting.options, setting.load, setting.sizing, setting.config
-    context = run_context(sizing, load, recorder)
-    summary = summarise(recorder, config, sizing.plan, context, setting.options)
-    summary |= host_figures(recorder, sizing, link) | misses.figures()
-    summary |= {"num_warmup_requests": options.warmup_requests, "num_unsorted": setting.workload.num_unsorted}
-    summary["trace_notes"] = list(setting.workload.warnings)
-    configuration = run_configuration("validate", options, sizing, setting.model.device_name, config, step_time)
-    return run_files(recorder, configuration, summary | {"verdicts": []}, stopwatch.facts())
+def _misses(setting: Setting) -> list[MissSources]:
+    """Of each server; they can be added up."""
+    tree = PrefixTree()
+    return [MissSources(server.config, tree) for server in setting.servers]

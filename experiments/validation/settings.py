@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from kvtwin.experiments.options.validate import ELSEWHERE, ValidateOptions
 from kvtwin.experiments.setup.device import device_errors, load_device_model
 from kvtwin.experiments.setup.engine import engine_config
 from kvtwin.experiments.setup.load import shape_load
+from kvtwin.experiments.setup.replicas import check_router, has_replicas, replica_options, share_experts
 from kvtwin.experiments.setup.sizing import SizingResult, resolve_inputs, resolve_sizing
 from kvtwin.experiments.setup.trace import open_trace
 from kvtwin.sim.serving import ServerSimulation
@@ -34,35 +34,42 @@ CPU_SEQS = 64
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Everything that both runs have in common."""
+class ServerSetting:
+    """One server: its own options, and what follows from them and from the device."""
 
     options: ValidateOptions
     sizing: SizingResult
     config: EngineConfig
+
+    def simulation(self, executor: Executor[Any], **others: Any) -> ServerSimulation:
+        """The server on ``executor``; ``others`` are those of :class:`ServerSimulation`."""
+        return ServerSimulation(
+            self.config,
+            executor,
+            check=self.options.check,
+            num_warm_up_requests=self.options.warmup_requests,
+            **others,
+        )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything that both runs have in common."""
+
+    options: ValidateOptions
+    servers: tuple[ServerSetting, ...]
+    """One, or replicas behind the router of ``options``."""
     workload: Workload
     load: Load
     records: list[RequestRecord]
     """What is sent, with token ids."""
     model: DeviceModel
 
-    def simulation(self, executor: Executor[Any], on_progress: Callable[[int], None] | None = None) -> ServerSimulation:
-        """A server that runs its steps on ``executor``."""
-        return ServerSimulation(
-            self.config,
-            executor,
-            max_concurrency=self.load.max_concurrency,
-            check=self.options.check,
-            on_progress=on_progress,
-            num_warm_up_requests=self.options.warmup_requests,
-        )
-
 
 def resolve(options: ValidateOptions) -> Setting:
     """The setting of the command line, with the model on its device. UserError: a setting that cannot be."""
-    for name, (value, why) in ELSEWHERE.items():
-        if getattr(options, name) != value:
-            raise UserError(f"--{name.replace('_', '-')}: {why}")
+    _check(options)
+    alone = _replicas(options) if has_replicas(options) else [options]
     if options.device == "cpu" and options.dtype not in ("auto", "float32", "float"):
         raise UserError(f"--dtype {options.dtype}: a CPU computes in float32")
     if options.device == "cpu" and options.gpu_memory_utilization != GPU_MEMORY_UTILIZATION:
@@ -72,17 +79,48 @@ def resolve(options: ValidateOptions) -> Setting:
     if options.warmup_requests >= load.num_requests:
         raise UserError(f"--warmup-requests: leaves nothing to count of {load.num_requests:,} requests")
     model = load_device_model(options, options.model or "", options.seed, options.dtype)
-    sizing = resolve_sizing(_with_defaults(options, model))
+    made = {each: _server(each, model, len(alone)) for each in dict.fromkeys(alone)}
+    servers = tuple(made[each] for each in alone)
+    records = _records(options, workload, load, servers[0].sizing.inputs.shape.vocab_size)
+    return Setting(options, servers, workload, load, records, model)
+
+
+def _check(options: ValidateOptions) -> None:
+    """UserError: an option that a run on a device cannot follow."""
+    for name, (value, why) in ELSEWHERE.items():
+        if getattr(options, name) != value:
+            raise UserError(f"--{name.replace('_', '-')}: {why}")
+    check_router(options)
+
+
+def _replicas(options: ValidateOptions) -> list[ValidateOptions]:
+    """The options of each replica, alone. UserError: they cannot be."""
+    if share_experts(options):
+        raise UserError("--data-parallel-size: ranks that share experts step together; validation does not do that")
+    replicas = replica_options(options)
+    for number, each in enumerate(replicas):
+        try:
+            _check(each)
+            for name in ("model", "dtype"):
+                if getattr(each, name) != getattr(options, name):
+                    raise UserError(f"--{name}: all replicas compute with one model")
+        except UserError as error:
+            raise UserError(f"{options.replicas}: replica {number}: {error}") from None
+    return replicas
+
+
+def _server(options: ValidateOptions, model: DeviceModel, num_servers: int) -> ServerSetting:
+    """A server that has its part of the device's memory."""
+    sizing = resolve_sizing(_with_defaults(options, model, num_servers))
     config = engine_config(options, sizing, None)
     with device_errors():
         from kvtwin.gpu.executor import check_executable
 
         check_executable(config)
-    records = _records(options, workload, load, sizing.inputs.shape.vocab_size)
-    return Setting(options, sizing, config, workload, load, records, model)
+    return ServerSetting(options, sizing, config)
 
 
-def _with_defaults(options: ValidateOptions, model: DeviceModel) -> ValidateOptions:
+def _with_defaults(options: ValidateOptions, model: DeviceModel, num_servers: int) -> ValidateOptions:
     """The options with what a device's memory and speed decide, where the user does not say."""
     filled = replace(options, dtype=str(model.dtype).removeprefix("torch."))
     if options.device == "cpu":
@@ -91,7 +129,7 @@ def _with_defaults(options: ValidateOptions, model: DeviceModel) -> ValidateOpti
             filled, max_num_batched_tokens=tokens, max_num_seqs=options.max_num_seqs or min(CPU_SEQS, tokens)
         )
     if options.num_gpu_blocks_override is None and options.kv_cache_memory_bytes is None:
-        num_bytes = CPU_CACHE_BYTES if options.device == "cpu" else _free_bytes(filled, model)
+        num_bytes = CPU_CACHE_BYTES if options.device == "cpu" else _free_bytes(filled, model) // num_servers
         filled = replace(filled, kv_cache_memory_bytes=num_bytes)
     if options.max_model_len is None and options.num_gpu_blocks_override is None:
         filled = replace(filled, max_model_len=-1)  # the longest that fits

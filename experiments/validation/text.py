@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from kvtwin.experiments.display.tables import Part, table
 from kvtwin.experiments.display.values import cell_text
 from kvtwin.experiments.validation.drift import drift_line
-from kvtwin.experiments.validation.facts import DECISIONS
+from kvtwin.experiments.validation.facts import DECISIONS, OF_REPLICA
 
 _LATENCY_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E latency"}
 _NO_CELLS = ("", "", "", "")
@@ -26,8 +26,9 @@ def text_parts(facts: Mapping[str, Any]) -> list[Part]:
     return [
         table(("", "measured", "predicted", "error"), rows),
         "",
+        *_replica_parts(facts.get("replicas", ())),
         drift_line(facts["machine"]),
-        *(_check_line(name, check) for name, check in facts["checks"].items()),
+        *(line for name, check in facts["checks"].items() for line in _check_lines(name, check)),
         facts["verdict"],
     ]
 
@@ -77,8 +78,28 @@ def _step_times(facts: Mapping[str, Any]) -> Iterator[Cells]:
     yield ("  error of a step, median:", "", "", _percent(facts["median_signed_error"], "+"))
 
 
+def _replica_parts(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    """A row per replica: what each decided, measured / predicted."""
+    if replicas:
+        rows = [[str(number), *map(_both, decisions.values())] for number, decisions in enumerate(replicas)]
+        yield "Replicas, measured / predicted:"
+        yield table(("", *(words.lower() for words in OF_REPLICA.values())), rows)
+        yield ""
+
+
+def _both(decision: Mapping[str, Any]) -> str:
+    return f"{cell_text(decision['measured'])} / {cell_text(decision['predicted'])}"
+
+
+def _check_lines(name: str, check: Mapping[str, Any]) -> Iterator[str]:
+    """What came of a check, and of each replica's."""
+    yield _check_line(name.replace("_", " "), check)
+    for number, replica in enumerate(check.get("replicas", ())):
+        yield _check_line(f"  replica {number}", replica)
+
+
 def _check_line(name: str, check: Mapping[str, Any]) -> str:
-    return f"{name.replace('_', ' ')}: {'passed' if check['passed'] else 'FAILED'}: {check['words']}"
+    return f"{name}: {'passed' if check['passed'] else 'FAILED'}: {check['words']}"
 
 
 def _milliseconds(value: float | None) -> str:

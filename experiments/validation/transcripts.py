@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtwin.engine.executor import Step
@@ -24,7 +22,7 @@ class Transcripts(ServerObserver):
         self._executor = executor
         self._records: dict[Request, RequestRecord] = {}
         self._logits: dict[Request, list[float]] = {}
-        self._outputs: dict[int, list[int]] = {}
+        self.outputs: dict[int, list[int]] = {}
         """By the identity of its record, what the first sample of a prompt was told."""
 
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
@@ -49,9 +47,5 @@ class Transcripts(ServerObserver):
         logits = self._logits.pop(request)[: len(output)]
         record = self._records.pop(request)
         if request.parent is None:
-            self._outputs[id(record)] = output
+            self.outputs[id(record)] = output
         self.transcripts.append(Transcript(request.request_id, prompt, output, logits))
-
-    def with_outputs(self, records: Iterable[RequestRecord]) -> Iterator[RequestRecord]:
-        """The records of the run, with what the model said to the first sample of each."""
-        return (replace(record, output_token_ids=self._outputs.get(id(record))) for record in records)

@@ -16,14 +16,16 @@ from kvtwin.experiments.records.folder import write_run_folder
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs import validation_folder
 from kvtwin.experiments.runs.paired_latencies import Pairs
+from kvtwin.experiments.runs.replicas import replica_line
 from kvtwin.experiments.setup.device import device_errors
+from kvtwin.experiments.setup.replicas import has_replicas
 from kvtwin.experiments.setup.step_time import step_time_title
 from kvtwin.experiments.setup.trace import warn_of
 from kvtwin.experiments.sizes.text import capacity_line
 from kvtwin.experiments.validation.checks import same_decisions, same_tokens
 from kvtwin.experiments.validation.drift import ReferenceStep
 from kvtwin.experiments.validation.facts import validation_facts
-from kvtwin.experiments.validation.predictor import Predictor, make_predictor
+from kvtwin.experiments.validation.predictor import Predictor, make_predictors
 from kvtwin.experiments.validation.runs import measure, predict, step_times
 from kvtwin.experiments.validation.settings import Setting, resolve
 from kvtwin.experiments.validation.text import text_parts
@@ -64,30 +66,30 @@ def validate(options: ValidateOptions, folder: Path) -> Validation:
     setting = resolve(options)
     warn_of(setting.workload)
     with device_errors():
-        executor = setting.model.executor(
-            setting.config, temperature=options.temperature, seed=options.seed, records=True
-        )
-        reference = ReferenceStep(setting, executor)
+        executors = [
+            setting.model.executor(server.config, temperature=options.temperature, seed=options.seed, records=True)
+            for server in setting.servers
+        ]
+        reference = ReferenceStep(setting, executors[0])
         reference.measure("before")
-        predictor = make_predictor(setting, executor)
+        predictors = make_predictors(setting, executors)
         if options.step_time is None:
             reference.measure("after the calibration")
-        measured = measure(setting, executor)
+        measured = measure(setting, executors)
     write_run_folder(folder / "measured", measured.files)
     try:
         if measured.failure:
             raise measured.failure
-        records = measured.transcripts.with_outputs(setting.records)
-        write_run_folder(folder / "predicted", predict(setting, records, predictor))
-        checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executor, measured)}
+        write_run_folder(folder / "predicted", predict(setting, measured.records, predictors))
+        checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executors, measured)}
         reference.measure("after the run")
     except DeviceError as error:
         raise UserError(_kept(options, folder, str(error))) from None
     except KeyboardInterrupt as interrupt:
         raise Ended(ended_by(interrupt), _kept(options, folder, "interrupted")) from None
     runs = Run(folder / "measured"), Run(folder / "predicted")
-    times = step_times(measured, predictor)
-    facts = {"heading": _heading(setting, predictor, runs[0])} | validation_facts(*runs, times)
+    times = step_times(measured, predictors)
+    facts = {"heading": _heading(setting, predictors[0], runs[0])} | validation_facts(*runs, times)
     facts |= {"machine": reference.facts(), "checks": checks, "verdict": _verdict(facts, checks)}
     return Validation(facts, runs, times)
 
@@ -101,7 +103,8 @@ def _kept(options: ValidateOptions, folder: Path, failure: str) -> str:
 
 
 def _heading(setting: Setting, predictor: Predictor, measured: Run) -> list[str]:
-    options, sizing, model = setting.options, setting.sizing, setting.model
+    options, sizing, model = setting.options, setting.servers[0].sizing, setting.model
+    configs = [server.config for server in setting.servers]
     inputs = sizing.inputs
     shorter = f", lengths x {options.length_scale:g}" if options.length_scale != 1 else ""
     weights = f"weights of {options.weights}" if options.weights else f"random weights (seed {options.seed})"
@@ -113,6 +116,7 @@ def _heading(setting: Setting, predictor: Predictor, measured: Run) -> list[str]
         f"trace   {options.trace} ({setting.workload.format_name}): {len(setting.records):,} requests{shorter}",
         f"server  {inputs.shape.name}, {inputs.shape.dtype}, {weights}, on {model.device_name}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
+        *([replica_line(configs, options)] if has_replicas(options) else []),
         f"step time  {step_time_title(predictor.step_time)}{origin}",
         *(f"note    {note}" for note in inputs.notes),
         *(f"note    not served: {count:,}, {why}" for why, count in _not_served(measured.summary).items()),

@@ -16,8 +16,8 @@ from kvtwin.sim.serving import ServerSimulation
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.request_record import RequestRecord
 
-Sent = Callable[[int, RequestRecord], None]
-"""Hears of every record that is sent: to which replica, and the record as one that arrives then and waits for none."""
+Sent = Callable[[int, RequestRecord, RequestRecord], None]
+"""Hears of every record that is sent: to which replica, as one that arrives then and waits for none, and the record."""
 
 
 class Cluster:
@@ -65,12 +65,17 @@ class Cluster:
     def run(self, workload: Iterable[RequestRecord]) -> ClusterRecorder:
         """Serve ``workload``, whose records come in order of ``arrival_ns``; return what was recorded.
 
-        Raises WorkloadError when a request's id belongs to one that the same server is still serving.
+        Raises WorkloadError when a request's id belongs to one that the same server is still serving, and what an
+        executor raises: :meth:`close` completes the record then.
         """
         self._clients.start(workload)
         for server in self._servers:
             server.start()
         self._clock.run()
+        return self.close()
+
+    def close(self) -> ClusterRecorder:
+        """End the record where the run stands; for whoever caught what ended it early."""
         recorders = [server.close() for server in self._servers]
         num_unsent = sum(1 for _ in self._clients.unsent())
         return ClusterRecorder(recorders, self._routing, self._peak_requests, num_unsent)
@@ -97,7 +102,7 @@ class Cluster:
             self._peak_requests = max(self._peak_requests, len(self._open))
             self._routing.add(replica, cached)
         if self._on_sent:
-            self._on_sent(replica, sent)
+            self._on_sent(replica, sent, record)
         servers[replica].serve(sent)
 
     def _ends_matter(self) -> bool:

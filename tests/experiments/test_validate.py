@@ -334,6 +334,105 @@ def test_a_server_that_hangs_as_vllm_does_passes(facts_of, native, options):
     assert "note    not served: 1, LoRA is not enabled" in facts["heading"]
 
 
+# ---------------------------------------------------------------- replicas
+
+
+TWO = (*FAST, "--data-parallel-size", 2, "--router", "round-robin")
+COUPLED = [("--router", "least-loaded", "--max-concurrency", 3, "--debug"), ("--router", "dynamo", "--check")]
+FEW = {"number": 4, "output_tokens": 6}
+
+
+@pytest.mark.slow
+def test_each_replica_has_an_executor_of_its_own_and_is_checked(facts_of, kvtwin, crowd, tmp_path):
+    out = tmp_path / "out"
+    facts, code = facts_of(crowd(**FEW), *TWO, "--out", out)
+    assert code == 0, facts["checks"]
+    assert "data    parallel over 2 equal replicas, router round-robin" in facts["heading"]
+    measured, predicted = Run(out / "measured"), Run(out / "predicted")
+    assert list(measured.configuration) == list(predicted.configuration)
+    for number, (replica, decisions) in enumerate(zip(measured.replicas, facts["replicas"], strict=True)):
+        decided, executed = read_executed_steps(replica)
+        check = facts["checks"]["check_1"]["replicas"][number]
+        assert len(decided) == len(executed) == replica.summary["steps"] == check["steps"] > 5
+        assert facts["checks"]["check_2"]["replicas"][number]["requests"] == 2
+        assert decisions["num_prompts"] == {"measured": 2, "predicted": 2, "difference": 0}
+        assert decisions["steps"]["predicted"] == predicted.replicas[number].summary["steps"]
+        assert replica.summary.keys() == predicted.replicas[number].summary.keys()
+    whole = facts["decisions"]["prefix_cache_hits"]["measured"]
+    assert whole == sum(replica.summary["prefix_cache_hits"] for replica in measured.replicas) > 0
+    assert list(measured.requests["replica"]).count(1) == 2
+    lines = (out / "comparison.txt").read_text().splitlines()
+    assert [line[0] for line in lines if line[1:].split()[:3] == ["2", "/", "2"]] == ["0", "1"]
+    assert lines[-4] == "check 2: passed: at each of 2 replicas"
+    assert lines[-2].startswith("  replica 1: passed: ")
+    assert kvtwin("report", out).code == 0
+    assert kvtwin("calibrate", "--from", out / "measured").err.count("name ") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", COUPLED, ids=lambda options: " ".join(map(str, options)))
+def test_replicas_behind_every_kind_of_router_pass(facts_of, crowd, options):
+    facts, code = facts_of(crowd(**FEW), *FAST, "--data-parallel-size", 2, *options)
+    assert code == 0, facts["checks"]
+
+
+@pytest.mark.slow
+def test_unequal_replicas_and_one_to_which_nothing_comes(facts_of, native, tmp_path):
+    (tmp_path / "replicas.yaml").write_text("- {}\n- {block-size: 32, max-num-seqs: 2, num-gpu-blocks-override: 9}\n")
+    trace = native(*({"prompt_tokens": 40, "output_tokens": 4, "session": "one"} for _ in range(2)))
+    words = ("--replicas", tmp_path / "replicas.yaml", "--router")
+    facts, code = facts_of(trace, *FAST, *words, "round-robin")
+    assert code == 0, facts["checks"]
+    assert "data    parallel over 2 unequal replicas, router round-robin" in facts["heading"]
+    facts, code = facts_of(trace, *FAST, *words, "session")
+    assert code == 0, facts["checks"]
+    said = [check["words"] for check in facts["checks"]["check_1"]["replicas"]]
+    assert said.count("no request came here") == 1
+
+
+@pytest.mark.slow
+def test_a_fault_of_one_replica_is_seen_there(monkeypatch, facts_of, crowd):
+    made = []
+
+    class SaysOtherSlot(DeviceExecutor):
+        def __init__(self, *arguments, **settings):
+            super().__init__(*arguments, **settings)
+            made.append(self)
+
+        def collect(self, ticket):
+            result = super().collect(ticket)
+            if self is made[1] and self.executed[-1].index == 5 and self.executed[-1].slots:
+                self.executed[-1].slots[0][0] += 1
+            return result
+
+    replace_executor(monkeypatch, SaysOtherSlot)
+    facts, code = facts_of(crowd(**FEW), *TWO)
+    assert (code, facts["verdict"]) == (1, "FAILED: check 1")
+    check = facts["checks"]["check_1"]
+    assert check["words"] == "at replica 1 of 2"
+    assert [replica["passed"] for replica in check["replicas"]] == [True, False]
+    assert "step 5" in check["replicas"][1]["differences"][0]
+    assert facts["checks"]["check_2"]["passed"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        ("[{}, {model: smollm2-135m}]", (), ["replica 1: --model: all replicas compute with one model"]),
+        ("[{gpu: h200}]", (), ["replica 0: --gpu: use --device"]),
+        (None, ("-dp", 2, "--model", "Qwen3-30B-A3B"), ["ranks that share experts step together"]),
+        (None, ("-dp", 2, "--enable-expert-parallel"), ["--enable-expert-parallel"]),
+        (None, ("--router", "session"), ["--router session: needs --data-parallel-size or --replicas"]),
+        (None, ("-dp", 2, "--warmup-requests", 2), ["--warmup-requests: not with several replicas"]),
+    ],
+)
+def test_replicas_that_cannot_be_are_one_line(kvtwin, crowd, tmp_path, rows, options, words):
+    if rows:
+        (tmp_path / "replicas.yaml").write_text(rows)
+        options = ("--replicas", tmp_path / "replicas.yaml")
+    kvtwin("validate", crowd(), *FAST, *options).complains(*words)
+
+
 # ---------------------------------------------------------------- what cannot be
 
 

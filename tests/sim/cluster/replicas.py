@@ -66,7 +66,7 @@ class Replicas:
             self.servers,
             router,
             max_concurrency=max_concurrency,
-            on_sent=lambda replica, record: self.sent[replica].append(record),
+            on_sent=lambda replica, sent, _: self.sent[replica].append(sent),
         )
         self.recorder = self.cluster.run(workload)
         self.settings = settings
