@@ -9,6 +9,13 @@ from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.sweeps.folder import read_sweep
 
+_EQUAL = (
+    ("block_size", "block_size", "tokens per block"),
+    ("prefix_cache_queries", "queried_tokens", "prompt tokens"),
+    ("data_parallel_size", "data_parallel_size", "replicas"),
+)
+"""Keys of a run's summary and of a curve whose values must be equal, and what they are; without any there is one."""
+
 
 def simulated_points(folder: Path, facts: dict[str, Any]) -> list[tuple[int, float]]:
     """(blocks, hit rate) of a run, or of every point of a sweep that did not fail.
@@ -21,10 +28,10 @@ def simulated_points(folder: Path, facts: dict[str, Any]) -> list[tuple[int, flo
         summaries = [Run(folder).summary]
     points = []
     for summary in summaries:
-        for key, what in (("block_size", "tokens per block"), ("queried_tokens", "prompt tokens")):
-            there = summary.get("prefix_cache_queries" if key == "queried_tokens" else key)
-            if there != facts[key]:
-                raise UserError(f"{folder}: does not match the curve: {there} {what}, the curve has {facts[key]}")
+        for key, in_curve, what in _EQUAL:
+            there, here = summary.get(key, 1), facts.get(in_curve, 1)
+            if there != here:
+                raise UserError(f"{folder}: does not match the curve: {there} {what}, the curve has {here}")
         if summary.get("prefix_cache_hit_rate") is not None:
             points.append((summary["num_gpu_blocks"], summary["prefix_cache_hit_rate"]))
     if not points:

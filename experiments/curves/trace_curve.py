@@ -7,12 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from kvtwin.engine.sizing.group_planning import SizingError
+from kvtwin.experiments.curves.caches import Replicas
 from kvtwin.experiments.curves.facts import Mark, curve_facts
 from kvtwin.experiments.curves.simulated_points import simulated_points
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.curve import CurveOptions
 from kvtwin.experiments.options.reading import command_line
+from kvtwin.experiments.setup.replicas import check_router, has_replicas, router_of
 from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
+from kvtwin.sim.cluster.destinations import Destinations
+from kvtwin.sim.cluster.router import Knows
+from kvtwin.sim.cluster.routers.registry import ROUTERS
 from kvtwin.workloads.workload import Workload
 
 
@@ -21,7 +26,8 @@ def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bo
 
     ``with_line`` adds points close enough for a picture, as ``--plot`` and ``--out`` do.
     """
-    marks, max_model_len = _marks(options)
+    replicas = _replicas(options)
+    marks, max_model_len = _marks(replace(options, data_parallel_size=1))
     _check_picture(options)
     return curve_facts(
         workload,
@@ -30,8 +36,30 @@ def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bo
         list(options.at),
         marks,
         options.sample,
+        replicas=replicas,
         with_line=with_line or options.plot is not None or options.out is not None,
     )
+
+
+def _replicas(options: CurveOptions) -> Replicas | None:
+    """The replicas and their router, if there are any. UserError: a router without them, or one that sees servers."""
+    if options.replicas is not None:
+        raise UserError("--replicas: a curve has one size for all replicas; give --data-parallel-size")
+    check_router(options)
+    if not has_replicas(options):
+        return None
+
+    def destinations() -> Destinations:
+        return Destinations(router_of(options, seed=0), options.data_parallel_size)
+
+    try:
+        destinations()
+    except ValueError as error:
+        names = ", ".join(name for name, router in ROUTERS.items() if router.knows < Knows.SERVERS)
+        raise UserError(
+            f"--router {options.router}: {error}, which no curve knows; use one of {names}, or `kvtwin replay`"
+        ) from None
+    return Replicas(options.data_parallel_size, options.router, destinations)
 
 
 def _check_picture(options: CurveOptions) -> None:

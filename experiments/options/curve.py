@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from kvtwin.experiments.options.fields import option
 from kvtwin.experiments.options.kinds import File, Number, Several, Whole
 from kvtwin.experiments.options.limit import SHARE
 from kvtwin.experiments.options.output import ResultOptions
+from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.trace import TraceOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveOptions(TraceOptions, SizingOptions, ResultOptions):
+class CurveOptions(TraceOptions, SizingOptions, ReplicaOptions, ResultOptions):
     """Curve."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"replicas", "api_server_count", "router_event_lag_ms"})
+    """Options of replicas that no curve has: refused, as the routers are that have them."""
 
     at: tuple[int, ...] = option(
         (), Several(Whole("BLOCKS", 2)), "sizes to print, such as 10000,40000 (default: round numbers)"

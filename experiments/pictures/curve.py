@@ -17,6 +17,8 @@ _MARKERS = "osD^v"
 def curve_heading(facts: dict[str, Any], command: str = "") -> Heading:
     """What stands on the picture."""
     about = f"{Path(facts['trace']).name}: {facts['num_requests']:,} requests, blocks of {facts['block_size']} tokens"
+    if "router" in facts:
+        about += f"; {facts['data_parallel_size']} replicas, router {facts['router']}"
     return Heading(about, command)
 
 
@@ -39,7 +41,11 @@ def capacity_curve(facts: dict[str, Any], simulated: dict[str, list[tuple[int, f
         rates = _percents(line, "hit_rate")
         low, high = ([rate + sign * error for rate, error in zip(rates, errors, strict=True)] for sign in (-1, 1))
         axis.fill_between(blocks, low, high, color=COLOURS[0], alpha=0.25, linewidth=0, label="± one standard error")
-    ceiling = 100 * facts["ceiling_hit_rate"]
+    ceiling = highest = 100 * facts["ceiling_hit_rate"]
+    if "router" in facts:
+        label = "one cache as large as all together, LRU"
+        axis.plot(blocks, _percents(line, "one_cache_hit_rate"), color=COLOURS[4], linestyle="-.", label=label)
+        highest = max(highest, *_percents(line, "one_cache_hit_rate"))
     axis.axhline(ceiling, color="black", linestyle=":", label=f"nothing evicted: {ceiling:.1f} %")
     for index, (name, points) in enumerate(simulated.items()):
         xs, ys = zip(*sorted(points), strict=True)
@@ -63,9 +69,9 @@ def capacity_curve(facts: dict[str, Any], simulated: dict[str, list[tuple[int, f
             )
     axis.set_xscale("log")
     axis.set(
-        xlim=(blocks[0], blocks[-1]),
-        ylim=(0, max(1.0, 1.12 * ceiling)),
-        xlabel=f"cache (blocks of {facts['block_size']} tokens)",
+        xlim=(blocks[0], max(blocks[-1], *(1.2 * (mark["blocks"] or 0) for mark in facts["marks"]), 0)),
+        ylim=(0, max(1.0, 1.12 * highest)),
+        xlabel=f"{'cache of each replica' if 'router' in facts else 'cache'} (blocks of {facts['block_size']} tokens)",
         ylabel="hit rate (% of prompt tokens)",
     )
     axis.legend(loc="lower right", fontsize=8, frameon=True, framealpha=0.9)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.errors import UserError
@@ -32,12 +33,21 @@ _OWN = frozenset(
 """Options in which replicas may differ."""
 
 
-def has_replicas(options: ReplayOptions) -> bool:
+class _ServerOptions(Protocol):
+    @property
+    def data_parallel_size(self) -> int: ...
+    @property
+    def replicas(self) -> Path | None: ...
+    @property
+    def router(self) -> str: ...
+
+
+def has_replicas(options: _ServerOptions) -> bool:
     """Whether several servers are simulated, or a router."""
     return options.data_parallel_size > 1 or options.replicas is not None
 
 
-def check_router(options: ReplayOptions) -> None:
+def check_router(options: _ServerOptions) -> None:
     """UserError: there is a router, and nothing to choose from. (A sweep may vary both.)"""
     if options.router != ReplicaOptions.router and not has_replicas(options):
         raise UserError(f"--router {options.router}: needs --data-parallel-size or --replicas")
@@ -72,7 +82,7 @@ _ALONE = {
 """Options that several replicas cannot have, and why."""
 
 
-def router_of(options: ReplayOptions) -> Router:
+def router_of(options: ReplicaOptions, seed: int) -> Router:
     """The router. UserError: a setting that it does not have, or that cannot be."""
     settings = json.loads(options.router_config) if options.router_config else {}
     if options.api_server_count is not None and options.router != "vllm-dp":
@@ -80,7 +90,7 @@ def router_of(options: ReplayOptions) -> Router:
     if options.router_event_lag_ms and not ROUTERS[options.router].follows_caches:
         raise UserError(f"--router-event-lag-ms: {options.router} sees no KV events")
     common = {
-        "seed": options.seed,
+        "seed": seed,
         "api_server_count": options.api_server_count,
         "characters_per_token": options.router_characters_per_token,
     }
@@ -100,7 +110,7 @@ def cluster_of(
     on_sent: Sent | None = None,
 ) -> Cluster:
     """The servers behind their router. UserError: what the router compares differs between them."""
-    router = router_of(options)
+    router = router_of(options, options.seed)
     if router.follows_caches and len({each.scheduler.config.alignment_tokens for each in simulations}) > 1:
         raise UserError(f"--replicas: {router.name} needs replicas with equal --block-size")
     try:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from random import Random
 from typing import ClassVar
 
 from kvtwin.sim.cluster.routed_request import RoutedRequest
 from kvtwin.sim.cluster.view import View
+
+
+class Knows(IntEnum):
+    """What a choice depends on."""
+
+    THE_REQUEST = 0
+    EARLIER_REQUESTS = 1
+    """That, and the requests before it, in the order in which they were sent."""
+    SERVERS = 2
+    """That, the time, and what became of requests at the servers."""
 
 
 class Router:
@@ -19,6 +30,7 @@ class Router:
     """
 
     name: ClassVar[str]
+    knows: ClassVar[Knows] = Knows.SERVERS
     serves_api: ClassVar[bool] = False
     """Whether it stands behind vLLM's front end, which refuses bad requests before anybody routes them."""
     follows_caches: ClassVar[bool] = False

@@ -266,6 +266,51 @@ def test_the_picture_shows_what_was_computed(kvtwin, sharing, replayed):
     assert [point["hit_rate"] for point in exact["points"]] == pytest.approx(rates)
 
 
+# ---------------------------------------------------------------- behind a router
+
+
+@pytest.mark.parametrize("router", slow_but(["round-robin"], ["round-robin", "random", "session", "prefix-aware"]))
+def test_one_at_a_time_replicas_hit_as_the_curve_says(kvtwin, sharing, router):
+    words = ("--data-parallel-size", 2, "--router", router, "--json")
+    curve = json.loads(kvtwin("curve", sharing, "--max-model-len", 1024, "--at", "70,90,400", *words).out)
+    assert (curve["data_parallel_size"], curve["router"]) == (2, router)
+    for point in curve["points"]:
+        server = ("--max-model-len", 1024, "--num-gpu-blocks-override", point["blocks"], "--rate-scale", 0.01)
+        replayed = json.loads(kvtwin("replay", sharing, *server, *words).out)
+        assert replayed["prefix_cache_hits"] == point["hit_tokens"] > 0
+        assert replayed["one_cache_hit_rate"] == pytest.approx(point["one_cache_hit_rate"])
+        assert point["hit_rate"] <= point["optimal_hit_rate"] <= curve["ceiling_hit_rate"]
+    estimated = json.loads(kvtwin("curve", sharing, "--at", "70,90,400", "--sample", 1, *words).out)
+    assert estimated["distinct_blocks"] == pytest.approx(curve["distinct_blocks"], rel=0.05)
+
+
+def test_the_picture_has_the_cache_that_all_could_share(kvtwin, sharing, tmp_path):
+    words = ("--data-parallel-size", 2, "--router", "session", "--out", tmp_path / "curve")
+    assert "2 replicas, router session: blocks are those of each" in kvtwin("curve", sharing, *words).out
+    assert kvtwin("plot", tmp_path / "curve", "--out", tmp_path / "plots").code == 0
+    facts = json.loads((tmp_path / "curve" / "result.json").read_text())["facts"]
+    (axis,) = capacity_curve(facts, {}).axes
+    assert "one cache as large as all together, LRU" in [line.get_label() for line in axis.lines]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["-dp", 2], "--router vllm-dp: looks at what becomes of requests at the replicas"),
+        (["-dp", 2, "--router", "oracle"], "use one of round-robin, random, session, prefix-aware, or `kvtwin replay`"),
+        (["--router", "session"], "--router session: needs --data-parallel-size"),
+        (["--replicas", "x.yaml"], "--replicas: a curve has one size for all replicas"),
+        (["-dp", 2, "--router", "session", "--api-server-count", 2], "--api-server-count: session has no API servers"),
+        (
+            ["-dp", 2, "--router", "session", "--router-config", '{"x": 1}'],
+            "--router-config: x: the router session has",
+        ),
+    ],
+)
+def test_routers_of_which_there_is_no_curve(kvtwin, sharing, words, complaint):
+    kvtwin("curve", sharing, *words).complains(complaint)
+
+
 def tells(outcome, *words):
     """That a picture cannot be drawn, after the result that it would have shown."""
     assert (outcome.code, outcome.out.startswith("kvtwin curve: ")) == (2, True)

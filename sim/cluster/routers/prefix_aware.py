@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from kvtwin.sim.cluster.routed_request import RoutedRequest
-from kvtwin.sim.cluster.router import Router, text_block_tokens
+from kvtwin.sim.cluster.router import Knows, Router, text_block_tokens
 from kvtwin.sim.cluster.view import View
 
 
@@ -19,6 +19,7 @@ class PrefixAware(Router):
     """
 
     name = "prefix-aware"
+    knows = Knows.EARLIER_REQUESTS
     seed: int = field(default=0, kw_only=True, metadata={"common": True})
     characters_per_token: int = field(default=4, kw_only=True, metadata={"common": True})
     chunk_size: int = 128

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from kvtwin.sim.cluster.routed_request import RoutedRequest
-from kvtwin.sim.cluster.router import Router
+from kvtwin.sim.cluster.router import Knows, Router
 from kvtwin.sim.cluster.view import View
 
 
@@ -21,6 +21,7 @@ class Session(Router):
     """
 
     name = "session"
+    knows = Knows.THE_REQUEST
     virtual_nodes: int = 160
 
     def begin(self, view: View) -> None:
