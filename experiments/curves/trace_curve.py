@@ -45,6 +45,8 @@ def _replicas(options: CurveOptions) -> Replicas | None:
     """The replicas and their router, if there are any. UserError: a router without them, or one that sees servers."""
     if options.replicas is not None:
         raise UserError("--replicas: a curve has one size for all replicas; give --data-parallel-size")
+    if options.executor is not None:
+        raise UserError("--executor: only for `kvtwin replay`")
     check_router(options)
     if not has_replicas(options):
         return None

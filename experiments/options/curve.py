@@ -19,8 +19,8 @@ from kvtwin.experiments.options.trace import TraceOptions
 class CurveOptions(TraceOptions, SizingOptions, ReplicaOptions, ResultOptions):
     """Curve."""
 
-    HIDDEN: ClassVar[frozenset[str]] = frozenset({"replicas", "api_server_count", "router_event_lag_ms"})
-    """Options of replicas that no curve has: refused, as the routers are that have them."""
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"replicas", "api_server_count", "router_event_lag_ms", "executor"})
+    """Options of replicas that no curve has: refused."""
 
     at: tuple[int, ...] = option(
         (), Several(Whole("BLOCKS", 2)), "sizes to print, such as 10000,40000 (default: round numbers)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvtwin.experiments.options.fields import option
-from kvtwin.experiments.options.kinds import Choice, File, JsonObject, Number, Whole
+from kvtwin.experiments.options.kinds import Choice, File, JsonObject, Number, Text, Whole
 from kvtwin.experiments.options.sizing import MOST_REPLICAS
 from kvtwin.sim.cluster.router_names import ROUTER_NAMES
 
@@ -25,6 +25,12 @@ class ReplicaOptions:
         None, Whole("N", 1, MOST_REPLICAS), "front ends of vllm-dp (default: --data-parallel-size)", "-asc"
     )
     router_config: str | None = option(None, JsonObject(), "settings of the router, as JSON; see docs/routing.md")
+    executor: str | None = option(
+        None,
+        Text("WHERE"),
+        "simulate replicas in parallel, if the router makes them independent. dask: on this machine; or the address of "
+        "a Dask cluster, such as tcp://host:8786 (extra: dask)",
+    )
     router_event_lag_ms: float = option(
         0.0, Number("MS", 0, 3_600_000), "time from the end of a step until a router sees its KV events"
     )

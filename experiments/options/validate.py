@@ -24,6 +24,7 @@ ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "speculative_config": (None, "validation does not run a draft model"),
     "allocator": ("paged", "validation always uses paged blocks"),
     "ignore_eos": (True, "validation uses the workload's output lengths"),
+    "executor": (None, "only for `kvtwin replay`"),
     "spread": (False, "only for `kvtwin replay`, and always with --server-run"),
     "events": (False, "only for `kvtwin replay`"),
     "kv_events": (False, "only for `kvtwin replay`"),

@@ -46,6 +46,10 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
 
 
+_NOT_KEPT = ("out", "json", "executor")
+"""Options that change nothing in the results."""
+
+
 def run_configuration(
     command: str,
     options: ReplayOptions,
@@ -59,7 +63,7 @@ def run_configuration(
         "kvtwin_version": kvtwin_version(),
         "vllm_version": VLLM_VERSION,
         "command": command,
-        "options": {name: value for name, value in as_plain(options).items() if name not in ("out", "json")},
+        "options": {name: value for name, value in as_plain(options).items() if name not in _NOT_KEPT},
         "model": sizing.inputs.shape.name,
         "gpu": gpu,
         "engine": asdict(config),

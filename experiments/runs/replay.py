@@ -45,6 +45,8 @@ def replay(
         return replay_replicas(
             options, workload, show_progress=show_progress, observe=observe, events=events, step_time=step_time
         )
+    if options.executor:
+        raise UserError("--executor: needs --data-parallel-size or --replicas: one server runs in one process")
     server = Server.of(options, step_time)
     workload, load = opened_load(options, workload, show_progress=show_progress)
     misses = MissSources(server.config)

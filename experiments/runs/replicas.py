@@ -18,6 +18,7 @@ from kvtwin.experiments.records.event_recording import EventFolder, recorded_eve
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress
 from kvtwin.experiments.runs.heading import heading_lines
 from kvtwin.experiments.runs.loads import opened_load, within_the_clock
+from kvtwin.experiments.runs.parallel_replicas import simulate_in_parallel
 from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.runs.replica_summary import summary_of_all
 from kvtwin.experiments.runs.sent_records import SentRecords
@@ -67,6 +68,7 @@ def replay_replicas(
         raise UserError("--data-parallel-size: only one server can be explained; replay a replica's own trace")
     made = {each: Server.of(each, step_time) for each in dict.fromkeys(replica_options(options))}
     servers = [made[each] for each in replica_options(options)]
+    given = workload
     workload, load = opened_load(options, workload, show_progress=show_progress)
     clock, stopwatch, tree = Clock(), Stopwatch(), PrefixTree()
     misses = [MissSources(server.config, tree) for server in servers]
@@ -76,20 +78,23 @@ def replay_replicas(
         for rank, (server, each) in enumerate(zip(servers, misses, strict=True))
     ]
     sent = SentRecords(simulations, keeps_records=options.out is not None)
-    with request_progress("replay", load.num_requests, show=show_progress) as advance, ExitStack() as stack:
-        for number, simulation in enumerate(simulations):
-            folder = events.folder(f"replica-{number}") if events else None
-            stack.enter_context(recorded_events(options, simulation, folder))
-        cluster = cluster_of(
-            options,
-            clock,
-            simulations,
-            max_concurrency=load.max_concurrency,
-            on_progress=advance,
-            on_sent=sent.add,
-        )
-        with within_the_clock():
-            recorder = cluster.run(load)
+    if options.executor:
+        recorder, misses = simulate_in_parallel(options, given, load, step_time, sent, show_progress=show_progress)
+    else:
+        with request_progress("replay", load.num_requests, show=show_progress) as advance, ExitStack() as stack:
+            for number, simulation in enumerate(simulations):
+                folder = events.folder(f"replica-{number}") if events else None
+                stack.enter_context(recorded_events(options, simulation, folder))
+            cluster = cluster_of(
+                options,
+                clock,
+                simulations,
+                max_concurrency=load.max_concurrency,
+                on_progress=advance,
+                on_sent=sent.add,
+            )
+            with within_the_clock():
+                recorder = cluster.run(load)
     check_refusals(options, recorder)
     machine = stopwatch.facts()
     replicas = [

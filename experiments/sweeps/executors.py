@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
-from typing import Any
 
-from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.setup.dask import connect
 from kvtwin.experiments.sweeps.worker_processes import WorkerContext
 
 _RETRIES = 3
@@ -40,12 +39,5 @@ def dask_cluster(address: str) -> Callable[[], Executor]:
 
     Its workers need kvtwin, and the trace under the same path; what they computed comes back over the network.
     """
-    try:
-        from distributed import Client
-    except ImportError:
-        raise UserError("--dask: needs the extra: pip install 'kvtwin[dask]'") from None
-    try:
-        client: Any = Client(address, timeout=10, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"--dask {address}: {error}") from None
+    client = connect("--dask", address)
     return lambda: client.get_executor(retries=_RETRIES)

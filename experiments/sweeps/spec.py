@@ -30,7 +30,7 @@ from kvtwin.experiments.options.reading import command_words, option_key, read_o
 from kvtwin.experiments.options.replay import ReplayOptions
 
 _KEYS = ("description", "trace", "options", "axes", "points", "columns")
-_NOT_OPTIONS = ("out", "json", "help")
+_NOT_OPTIONS = ("out", "json", "help", "executor")
 DEFAULT_COLUMNS = (
     "completed",
     "prefix_cache_hit_rate",

@@ -1,6 +1,10 @@
 """``kvtwin replay --data-parallel-size``: what is printed, kept and refused."""
 
 import json
+import sys
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pyarrow.parquet
 import pytest
@@ -9,9 +13,13 @@ import yaml
 import kvtwin as kv
 from kvtwin.experiments.options.reading import command_words, read_options
 from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.runs.replicas import replay_replicas
 from kvtwin.sim.cluster.router_names import ROUTER_NAMES
 from kvtwin.sim.cluster.routers.registry import ROUTERS
+from kvtwin.workloads.formats.in_memory import workload_of
+from kvtwin.workloads.request_record import RequestRecord
 from tests.experiments.conftest import SMALL_SERVER
+from tests.parts import slow_but
 
 CHATS = ("demo", "--num-prompts", "60", "--num-gpu-blocks-override", "400", "--max-model-len", "4096")
 CHATS += ("--step-time", "linear")
@@ -277,3 +285,99 @@ def test_the_text_counts_their_passes(kvtwin):
     words = [word for name, value in EXPERTS.items() for word in (f"--{name.replace('_', '-')}", value)]
     text = kvtwin("replay", "demo", *words).out
     assert any(line.startswith("Passes together / ranks without requests:") for line in text.splitlines())
+
+
+# ---------------------------------------------------------------- replicas that run in parallel
+
+
+class Inline:
+    """A Dask client that does everything at once, here."""
+
+    def submit(self, function, *arguments, pure):
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    @contextmanager
+    def client(*_):
+        yield Inline()
+
+    monkeypatch.setattr("kvtwin.experiments.runs.parallel_replicas.dask_client", client)
+
+
+def files_of(replayed):
+    return {name: content for name, content in replayed.files().items() if not name.endswith("machine.json")}
+
+
+def crowd(count, *, kinds):
+    """Requests of which many come at one instant, on few prefixes."""
+    return [
+        RequestRecord(
+            request_id=str(n),
+            arrival_ns=n // 6 * 40_000_000,
+            prompt_tokens=160,
+            output_tokens=1 + n % 5,
+            hash_ids=[n % kinds, 100 + n % 25, *range(1000 + 3 * n, 1003 + 3 * n)],
+            hash_block_tokens=32,
+        )
+        for n in range(count)
+    ]
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize(
+    "case",
+    slow_but(
+        [("crowd", "round-robin")],
+        [("demo", "session"), *(("crowd", name) for name in ("round-robin", "random", "session", "prefix-aware"))],
+    ),
+)
+def test_in_parallel_all_is_the_same_byte_for_byte(case, tmp_path):
+    trace, router = case
+    words = {"trace": "demo", "num_prompts": 60, "num_gpu_blocks_override": 60, "max_model_len": 900}
+    words |= {"data_parallel_size": 3, "router": router, "step_time": "linear", "out": tmp_path / "run"}
+    options = read_options(ReplayOptions, words, "kvtwin replay")
+    workload = workload_of(crowd(60, kinds=4)) if trace == "crowd" else None
+    once = replay_replicas(options, workload)
+    parallel = replay_replicas(replace(options, executor="dask"), workload)
+    assert once.summary["num_evictions"] > 0
+    assert once.summary["overlap_regret_tokens"] > 0 or router in ("session", "prefix-aware")
+    assert files_of(parallel) == files_of(once)
+    assert parallel.heading == once.heading
+
+
+@pytest.mark.slow
+def test_a_cluster_of_this_machine(kvtwin, kept, tmp_path):
+    pytest.importorskip("distributed", reason="extra dask")
+    words = ("replay", *CHATS, "-dp", "2", "--router", "session", "--out")
+    assert kvtwin(*words, tmp_path / "once").code == 0
+    assert kvtwin(*words, tmp_path / "parallel", "--executor", "dask").code == 0
+    for path in sorted((tmp_path / "once").rglob("*.*")):
+        if path.name not in ("machine.json", "config.yaml"):  # these name when, and the folder
+            assert path.read_bytes() == (tmp_path / "parallel" / path.relative_to(tmp_path / "once")).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([], "--executor: needs --data-parallel-size or --replicas"),
+        (["-dp", "2"], "--executor: vllm-dp looks at all replicas, so they run in one process"),
+        (["-dp", "2", "--router", "oracle"], "--executor: oracle looks at all replicas"),
+        (["-dp", "2", "--router", "round-robin"], "waits for an answer, which decides where round-robin sends others"),
+        (["-dp", "2", "--router", "session", "--max-concurrency", "3"], "--executor: --max-concurrency counts"),
+        (["-dp", "2", "--router", "session", "--kv-events", "--out", "new"], "--executor: not with --kv-events"),
+    ],
+)
+def test_what_cannot_run_in_parallel_is_one_line(kvtwin, words, complaint):
+    kvtwin("replay", *CHATS, "--executor", "dask", *words).complains(complaint)
+
+
+def test_where_there_is_no_cluster(kvtwin, monkeypatch):
+    words = ("replay", *CHATS, "-dp", "2", "--router", "session", "--executor")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    kvtwin(*words, "dask").complains("--executor: needs the extra: pip install 'kvtwin[dask]'")
+    monkeypatch.undo()
+    kvtwin(*words, "nonsense://x").complains("--executor nonsense://x")
