@@ -15,6 +15,7 @@ from kvtwin.experiments.exports.sampled import Moments
 from kvtwin.experiments.records.reader import Run
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
+_SHARED_CROSSHAIR = 1
 _SAMPLES_OF_A_RATE = 4
 _WIDTH, _HEIGHT, _COLUMNS = 12, 8, 2
 """Of a panel, in the units of a page, which is 24 wide."""
@@ -84,7 +85,9 @@ def export(run: Run, file: IO[str]) -> None:
         "editable": True,
         "tags": ["kvtwin", "vllm"],
         "timezone": "utc",
+        "graphTooltip": _SHARED_CROSSHAIR,
         "time": {"from": _iso(timestamps[0]), "to": _iso(timestamps[-1])},
+        "annotations": {"list": []},
         "templating": {
             "list": [{"name": "source", "label": "data source", "type": "datasource", "query": "prometheus"}]
         },
@@ -103,7 +106,10 @@ def _panel(number: int, panel: _Panel, window: str) -> dict[str, Any]:
         "datasource": _SOURCE,
         "gridPos": {"x": column * _WIDTH, "y": line * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "tooltip": {"mode": "multi", "sort": "none"},
+        },
         "targets": [
             {
                 "refId": "ABCDEF"[index],

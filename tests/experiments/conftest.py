@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ from kvtwin.experiments.command_line import main
 
 SCRIPT = Path(sys.executable).with_name("kvtwin")
 SMALL_SERVER = ("--num-gpu-blocks-override", "2000", "--max-model-len", "4096", "--step-time", "zero")
+BROWSER_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --window-size=1200,1000"
+)
 
 
 class Outcome(NamedTuple):
@@ -128,3 +133,20 @@ def mooncake_row(index=0, **changes):
 def tokens(*token_ids, **changes):
     """A row of `native` whose prompt is known."""
     return {"prompt_tokens": len(token_ids), "token_ids": list(token_ids)} | changes
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Chromium, with nothing of earlier sessions in it."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("there is no chromium with chromedriver (apt-get install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*BROWSER_FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield opened
+    opened.quit()

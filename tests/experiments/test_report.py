@@ -26,11 +26,6 @@ from kvtwin.experiments.report_page.block_holders import block_holders
 from kvtwin.experiments.report_page.block_map import CACHED, FREE, PRIVATE, SHARED, pool_states
 from tests.experiments.conftest import SMALL_SERVER
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --window-size=1200,1000"
-)
-
 DEMO_WORDS = list(command_words(DEMO_OPTIONS))
 
 
@@ -53,23 +48,6 @@ def sweep_folder(tmp_path_factory):
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
     assert main(["sweep", str(folder / "spec.yaml"), "--out", str(folder / "sweep")]) == 1  # ten blocks are too few
     return folder / "sweep"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """Chromium, with nothing of earlier sessions in it."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("there is no chromium with chromedriver (apt-get install chromium chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield opened
-    opened.quit()
 
 
 @pytest.fixture
