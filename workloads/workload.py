@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -91,13 +91,22 @@ class Workload:
         return self._columns() if self._is_plain and self._ranks is None else None
 
     def _columns(self) -> Iterator[RecordColumns]:
-        for columns in self.reader.columns(Rows(self.paths)):
-            yield replace(columns, arrival_ns=columns.arrival_ns - self._origin_ns) if self._origin_ns else columns
+        try:
+            for columns in self.reader.columns(Rows(self.paths)):
+                yield replace(columns, arrival_ns=columns.arrival_ns - self._origin_ns) if self._origin_ns else columns
+        except NotPlainError:
+            raise WorkloadError(str(self.path), "has changed since it was read first") from None
 
     @classmethod
-    def of(cls, path: Path, reader: Reader, paths: tuple[Path, ...] | None = None) -> Workload:
+    def of(
+        cls,
+        path: Path,
+        reader: Reader,
+        paths: tuple[Path, ...] | None = None,
+        on_row: Callable[[], object] = lambda: None,
+    ) -> Workload:
         """Read ``paths``, or ``path``, once with ``reader``, so that every bad row is found before anything is
-        simulated.
+        simulated; ``on_row`` is called at each.
 
         Raises `WorkloadError` on a bad row, when rows count time from different origins, and when there is no request.
         """
@@ -108,7 +117,7 @@ class Workload:
             times_ns = _arrivals_of_columns_ns(reader.columns(rows), extremes)
         except NotPlainError:
             is_plain = False
-            rows, extremes = Rows(paths, reader.skip_bad_lines), Extremes()
+            rows, extremes = Rows(paths, reader.skip_bad_lines, on_row), Extremes()
             times_ns = np.fromiter(_arrivals_ns(reader.read(rows), rows, extremes, turns), dtype=np.int64)
         if not len(times_ns):
             found = "".join(f"; {sentence}" for sentence in rows.sentences())

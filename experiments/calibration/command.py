@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +21,7 @@ from kvtwin.experiments.calibration.server import fit_to_server
 from kvtwin.experiments.catalogue.models import load_model
 from kvtwin.experiments.display.tables import Part, as_text, show, table
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.files.whole import whole_file
+from kvtwin.experiments.files.new import check_new, new_file
 from kvtwin.experiments.options.calibrate import CalibrateOptions
 from kvtwin.experiments.options.sizing import GPU_MEMORY_UTILIZATION
 from kvtwin.experiments.records.reader import Run, written_by_this_version
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 def calibrate_as_asked(options: CalibrateOptions) -> int:
     """Measure, fit, print the errors on steps that were held out, and write the file."""
     if options.out:
-        _check_free(options.out)
+        check_new(options.out)
     if options.server:
         return _fit_to_server(options, options.server)
     if options.run:
@@ -160,19 +158,6 @@ def _heading(calibration: Calibration) -> list[Part]:
     ]
 
 
-def _check_free(path: Path) -> None:
-    """UserError if something is there, or nothing can be: before anything is measured."""
-    if os.path.lexists(path):
-        raise UserError(f"--out {path}: already exists; name a new file")
-    try:
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError:
-        raise UserError(f"--out {path}: {path.parent} is not a folder that can be written to") from None
-
-
 def _write(path: Path, text: str) -> None:
-    try:
-        with whole_file(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--out {path}: {error.strerror or error}") from None
+    with new_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")

@@ -25,17 +25,14 @@ def run(options: CurveOptions) -> int:
     """Print the curve."""
     from kvtwin.experiments.curves.text import text_parts
     from kvtwin.experiments.curves.trace_curve import curve_of_options, draw_curve
-    from kvtwin.experiments.records.folder import check_free
-    from kvtwin.experiments.records.result_file import print_and_keep
+    from kvtwin.experiments.records.result_file import Found, print_and_keep
     from kvtwin.experiments.setup.trace import open_trace, warn_of
 
-    if options.out:
-        check_free(options.out)
-    workload = open_trace(options.trace, options)
-    warn_of(workload)
-    facts = curve_of_options(options, workload)
-    try:
-        print_and_keep("curve", options, facts, text_parts(workload, facts))
-    finally:
-        draw_curve(options, facts)
+    def find() -> Found:
+        workload = open_trace(options.trace, options)
+        warn_of(workload)
+        facts = curve_of_options(options, workload)
+        return facts, text_parts(workload, facts)
+
+    print_and_keep("curve", options, find, lambda facts: draw_curve(options, facts))
     return 0

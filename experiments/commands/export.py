@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.results import ExportOptions
 
 OPTIONS = ExportOptions
@@ -24,18 +23,15 @@ examples:
 def run(options: ExportOptions) -> int:
     """Write the file, and print its name."""
     from kvtwin.experiments.exports.formats import export
-    from kvtwin.experiments.files.whole import whole_file
+    from kvtwin.experiments.files.new import new_file
     from kvtwin.experiments.records.reader import Run, written_by_this_version
 
     shown = Run(options.folder)
-    try:
-        with (
-            whole_file(options.out) as partial,
-            written_by_this_version(options.folder),
-            open(partial, "w", encoding="utf-8") as file,
-        ):
-            export(options.to, shown, file)
-    except OSError as error:
-        raise UserError(f"--out {options.out}: {error.strerror or error}") from None
+    with (
+        new_file(options.out) as partial,
+        written_by_this_version(options.folder),
+        open(partial, "w", encoding="utf-8") as file,
+    ):
+        export(options.to, shown, file)
     print(options.out)
     return 0

@@ -26,11 +26,11 @@ def run(options: IsolationOptions) -> int:
     from kvtwin.experiments.isolation.measure import measure
     from kvtwin.experiments.isolation.spec import read_isolation_spec
     from kvtwin.experiments.isolation.text import text_parts
-    from kvtwin.experiments.records.folder import check_free
-    from kvtwin.experiments.records.result_file import print_and_keep
+    from kvtwin.experiments.records.result_file import Found, print_and_keep
 
-    if options.out:
-        check_free(options.out)
-    measured = measure(read_isolation_spec(options.spec or BUNDLED))
-    print_and_keep("isolation", options, measured, text_parts(measured))
+    def find() -> Found:
+        measured = measure(read_isolation_spec(options.spec or BUNDLED))
+        return measured, text_parts(measured)
+
+    print_and_keep("isolation", options, find)
     return 0

@@ -25,13 +25,14 @@ def run(options: LimitOptions) -> int:
     from kvtwin.experiments.errors import UserError
     from kvtwin.experiments.limits.all_limits import limit_of_options
     from kvtwin.experiments.limits.text import text_parts
-    from kvtwin.experiments.records.folder import check_free
-    from kvtwin.experiments.records.result_file import print_and_keep
+    from kvtwin.experiments.records.result_file import Found, print_and_keep
 
     if options.spread:
         raise UserError("--spread: only for `kvtwin replay`")
-    if options.out:
-        check_free(options.out)
-    facts = limit_of_options(options)
-    print_and_keep("limit", options, facts, text_parts(facts))
+
+    def find() -> Found:
+        facts = limit_of_options(options)
+        return facts, text_parts(facts)
+
+    facts = print_and_keep("limit", options, find)
     return 1 if any("error" in server for server in facts["servers"]) else 0

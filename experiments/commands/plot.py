@@ -22,7 +22,8 @@ examples:
 
 def run(options: PlotOptions) -> int:
     """Draw, and print the names of the files."""
-    from kvtwin.experiments.pictures.figure import save
+    from kvtwin.experiments.files.new import check_new
+    from kvtwin.experiments.pictures.figure import paths_of, save
     from kvtwin.experiments.pictures.of_folder import pictures_of
 
     figures, command = pictures_of(options.folder, options.metrics)
@@ -30,6 +31,8 @@ def run(options: PlotOptions) -> int:
     folder = options.out or options.folder / "plots"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for path in paths_of(folder, figures) if options.out else ():
+            check_new(path)
         print(f"drawn from: {command}")
         for name, figure in figures.items():
             for path in save(figure, folder, name):

@@ -20,9 +20,12 @@ examples:
 
 def run(options: ReportOptions) -> int:
     """Write the page, and print its name."""
+    from kvtwin.experiments.files.new import check_new
     from kvtwin.experiments.files.whole import whole_file
     from kvtwin.experiments.report_page.pages import page_of
 
+    if options.out:
+        check_new(options.out)
     path = options.out or options.folder / "report.html"
     html = page_of(options.folder)
     try:

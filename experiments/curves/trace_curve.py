@@ -11,6 +11,7 @@ from kvtwin.experiments.curves.caches import Replicas
 from kvtwin.experiments.curves.facts import Mark, curve_facts
 from kvtwin.experiments.curves.simulated_points import simulated_points
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.new import check_new
 from kvtwin.experiments.options.curve import CurveOptions
 from kvtwin.experiments.options.reading import command_line
 from kvtwin.experiments.setup.replicas import check_router, has_replicas, router_of
@@ -68,8 +69,10 @@ def _check_picture(options: CurveOptions) -> None:
     """UserError, before anything is computed: a picture that cannot be drawn."""
     if options.runs and not options.plot:
         raise UserError("--runs: needs --plot")
-    if options.plot and options.plot.suffix.lower() not in (".png", ".svg"):
-        raise UserError(f"--plot {options.plot}: expected a file that ends in .png or .svg")
+    if options.plot:
+        if options.plot.suffix.lower() not in (".png", ".svg"):
+            raise UserError(f"--plot {options.plot}: expected a file that ends in .png or .svg")
+        check_new(options.plot, "--plot")
 
 
 def draw_curve(options: CurveOptions, facts: dict[str, Any]) -> None:

@@ -25,7 +25,9 @@ class PlotOptions:
     """Pictures."""
 
     folder: Path = argument(File("FOLDER"), "what a command left in its --out: a run, a sweep, a curve, limits, ...")
-    out: Path | None = option(None, File("DIR"), "folder for the pictures (default: plots in FOLDER)")
+    out: Path | None = option(
+        None, File("DIR"), "folder for the pictures, new files in it (default: plots in FOLDER, made anew)"
+    )
     metrics: tuple[str, ...] = option(
         (), Several(Text("KEYS")), "for a sweep: summary keys to draw, such as mean_ttft_ms"
     )
@@ -36,7 +38,7 @@ class ReportOptions:
     """Page."""
 
     folder: Path = argument(File("FOLDER"), "what a command left in its --out: a run, a sweep, a curve, limits, ...")
-    out: Path | None = option(None, File(), "file to write (default: report.html in FOLDER)")
+    out: Path | None = option(None, File(), "new file (default: report.html in FOLDER, made anew)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class ExportOptions:
 
     folder: Path = argument(File("RUN"), "folder of a replay (--out)")
     to: str = option(REQUIRED, Choice(EXPORT_FORMATS), "format to write")
-    out: Path = option(REQUIRED, File(), "file to write; an existing file is replaced")
+    out: Path = option(REQUIRED, File(), "new file")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -78,9 +79,14 @@ def from_zero(axis: Any) -> None:
     axis.set_ylim(0, 1.05 * top if axis.dataLim.ymax > 0 else 1)
 
 
+def paths_of(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Where the pictures of these names are: each as ``name.png`` and ``name.svg``."""
+    return [folder / f"{name}.{kind}" for name in names for kind in KINDS]
+
+
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write ``name.png`` and ``name.svg``; return their paths."""
-    paths = [folder / f"{name}.{kind}" for kind in KINDS]
+    """Write both files of a picture; return their paths."""
+    paths = paths_of(folder, (name,))
     for path in paths:
         save_as(figure, path)
     return paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from kvtwin.experiments.display.tables import Part, as_text, show
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.version import kvtwin_version
 from kvtwin.experiments.options.reading import command_line
-from kvtwin.experiments.records.folder import write_run_folder
+from kvtwin.experiments.records.folder import check_free, write_run_folder
 
 NAME = "result.json"
 
@@ -32,22 +32,36 @@ class Result:
     kvtwin_version: str
 
 
-def print_and_keep(command: str, options: Any, facts: dict[str, Any], parts: Sequence[Part]) -> None:
-    """Print a result as the ``options`` ask for, and write it to ``--out``, if there is one, even if printing fails.
+Found = tuple[dict[str, Any], Sequence[Part]]
+"""The facts of a result, and the same in words."""
 
-    ``parts`` are the ``facts`` in words. UserError: the folder cannot be written.
+
+def print_and_keep(
+    command: str, options: Any, find: Callable[[], Found], draw: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """What ``find`` finds: printed as the ``options`` ask for, written to ``--out`` and given to ``draw``.
+
+    What comes later is done even if what comes before fails. Returns the facts. UserError: the folder is there already,
+    which is seen first, or it cannot be written.
     """
+    if options.out:
+        check_free(options.out)
+    facts, parts = find()
     try:
         if options.json:
             print(json.dumps(facts, indent=2, allow_nan=False))
         else:
             show(*parts)
     finally:
-        if options.out:
-            line = command_line(command, options)
-            result = Result(command, line, facts, as_text(*parts), kvtwin_version())
-            content = json.dumps(asdict(result), indent=2, allow_nan=False) + "\n"
-            write_run_folder(options.out, {NAME: content.encode()})
+        try:
+            if options.out:
+                line = command_line(command, options)
+                result = Result(command, line, facts, as_text(*parts), kvtwin_version())
+                content = json.dumps(asdict(result), indent=2, allow_nan=False) + "\n"
+                write_run_folder(options.out, {NAME: content.encode()})
+        finally:
+            draw(facts)
+    return facts
 
 
 def read_result(folder: Path) -> Result:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kvtwin.experiments.display.progress import progress
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.trace import DEMO, FormatOptions
 from kvtwin.workloads.formats.demo import DemoReader
@@ -43,4 +44,5 @@ def open_trace(path: str, options: FormatOptions) -> Workload:
             shape[f"{name}_key"] = label
     if shape and options.format not in (None, "mooncake", "mooncake-delta"):
         raise UserError(f"--timed-trace-...: settings of files of Mooncake's shape, not of --format {options.format}")
-    return open_workload(path, options.format, **settings, **shape)
+    with progress("reading", "rows") as bar:
+        return open_workload(path, options.format, on_row=bar.update, **settings, **shape)

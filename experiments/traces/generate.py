@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.new import check_new
 from kvtwin.experiments.options.trace_tools import GenerateOptions
 from kvtwin.experiments.traces.new_file import write_new
 from kvtwin.workloads.distributions import Constant, Distribution, LogNormal
@@ -16,7 +17,8 @@ _MOST_SYSTEM_TOKENS = 10_000_000
 
 
 def generate(options: GenerateOptions) -> int:
-    """Write the file; nothing is overwritten."""
+    """Write the file. UserError: it is there already, or cannot be written."""
+    check_new(options.out, "")
     if options.system_prompts * options.system_prompt_tokens > _MOST_SYSTEM_TOKENS:
         raise UserError(f"--system-prompt-tokens: expected at most {_MOST_SYSTEM_TOKENS:,} in all system prompts")
     if options.num_prompts / options.conversations_per_s > LAST_NS / SECOND_NS:
@@ -37,7 +39,9 @@ def generate(options: GenerateOptions) -> int:
         n=options.parallel_samples,
         seed=options.seed,
     )
-    return write_new(options.out, lambda: write_workload(options.out, workload, description="kvtwin trace generate"))
+    return write_new(
+        options.out, workload, lambda records: write_workload(options.out, records, "kvtwin trace generate")
+    )
 
 
 def _pause(median_s: float, sigma: float) -> Distribution:

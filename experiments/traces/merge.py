@@ -7,6 +7,7 @@ from dataclasses import replace
 from heapq import merge as merged
 
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.new import check_new
 from kvtwin.experiments.options.trace_tools import MergeOptions
 from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.experiments.traces.new_file import write_new
@@ -15,9 +16,10 @@ from kvtwin.workloads.request_record import RequestRecord
 
 
 def merge(options: MergeOptions) -> int:
-    """Write all requests in order of arrival. UserError: too few traces, or one without start times."""
+    """Write all requests in order of arrival. UserError: too few traces, one without start times, or a taken name."""
+    check_new(options.out)
     if len(options.traces) < 2:
-        raise UserError("TRACE: expected at least two to merge")
+        raise UserError("TRACE: expected at least two files to merge, none of them twice")
     workloads = [open_trace(trace, options) for trace in options.traces]
     for workload in workloads:
         warn_of(workload)
@@ -27,7 +29,7 @@ def merge(options: MergeOptions) -> int:
     parts = [_of(number, workload, names) for number, workload in enumerate(workloads)]
     records = merged(*parts, key=lambda record: record.arrival_ns)
     words = f"kvtwin trace merge: {', '.join(options.traces)}"
-    return write_new(options.out, lambda: write_workload(options.out, records, description=words))
+    return write_new(options.out, records, lambda followed: write_workload(options.out, followed, words))
 
 
 def _of(number: int, workload: Iterable[RequestRecord], names: dict[tuple[int, int], int]) -> Iterator[RequestRecord]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from kvtwin.experiments.display.progress import followed
 from kvtwin.experiments.errors import UserError
+from kvtwin.workloads.request_record import RequestRecord
 
 
-def write_new(path: Path, write: Callable[[], int]) -> int:
-    """``write`` the file ``path`` and tell how many requests it has. UserError: it exists, or cannot be written."""
-    if os.path.lexists(path):
-        raise UserError(f"{path}: already exists; name a new file")
+def write_new(path: Path, records: Iterable[RequestRecord], write: Callable[[Iterable[RequestRecord]], int]) -> int:
+    """``write`` the ``records`` to ``path``, with progress, and tell their number. UserError: it cannot be written."""
     try:
-        num_written = write()
+        num_written = write(followed(records, "writing", "requests"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     print(f"{path}: {num_written:,} requests; `kvtwin trace inspect {path}` shows more")

@@ -58,6 +58,7 @@ def export(kvtwin, tmp_path):
     """Export a run and return the text of the file."""
 
     def text(run, kind):
+        (tmp_path / kind).unlink(missing_ok=True)
         outcome = kvtwin("export", run, "--to", kind, "--out", tmp_path / kind)
         assert (outcome.code, outcome.out) == (0, f"{tmp_path / kind}\n"), outcome
         return (tmp_path / kind).read_text()

@@ -53,6 +53,7 @@ def sweep_folder(tmp_path_factory):
 @pytest.fixture
 def page(kvtwin, tmp_path):
     def text(folder):
+        (tmp_path / "page.html").unlink(missing_ok=True)
         outcome = kvtwin("report", folder, "--out", tmp_path / "page.html")
         assert (outcome.code, outcome.out) == (0, f"{tmp_path / 'page.html'}\n"), outcome
         return (tmp_path / "page.html").read_text()

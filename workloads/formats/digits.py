@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from kvtwin.workloads.columns import Integers
 
 MOST_DIGITS = 16
 """Of a number that is read here; 10^16 fits easily into 64 bits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -68,13 +69,20 @@ _FIRST_ROWS = 8
 _MOST_NAMES_SHOWN = 12
 
 
-def open_workload(path: str | os.PathLike[str], format_name: str | None = None, **reader_options: Any) -> Workload:
+def open_workload(
+    path: str | os.PathLike[str],
+    format_name: str | None = None,
+    *,
+    on_row: Callable[[], object] = lambda: None,
+    **reader_options: Any,
+) -> Workload:
     """Open the workload ``path``: a file, several with commas between them, a folder of files, or a pattern such as
     ``traces/*.jsonl``. Several files are read one after the other, as if they were one.
 
     The format is recognised from the content, not from the name, unless ``format_name`` forces one of
     `FORMATS`. ``reader_options`` are the settings of the format's reader (`MooncakeReader` has some);
-    ``skip_bad_lines`` every reader has. Reads everything once, one request at a time. Raises `WorkloadError` when the
+    ``skip_bad_lines`` every reader has. Reads everything once, one request at a time, and calls ``on_row`` at each row,
+    unless they are read as columns, which is fast. Raises `WorkloadError` when the
     format is not known or does not take the options, when a file cannot be read or has another format than the first,
     at the first bad row, and when there are no requests.
     """
@@ -87,7 +95,7 @@ def open_workload(path: str | os.PathLike[str], format_name: str | None = None, 
                 raise WorkloadError(str(file), message)
         format_name = names[0]
     reader = _reader(format_name, reader_options, str(paths[0]))
-    return Workload.of(Path(path), reader, paths)
+    return Workload.of(Path(path), reader, paths, on_row)
 
 
 def _recognised(path: Path, reader_options: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from itertools import chain, islice
@@ -35,8 +35,12 @@ class Rows:
     Raises `WorkloadError` when a file cannot be read, and for a bad row unless ``skip_bad_lines``.
     """
 
-    def __init__(self, paths: Sequence[Path], skip_bad_lines: bool = False) -> None:
+    def __init__(
+        self, paths: Sequence[Path], skip_bad_lines: bool = False, on_row: Callable[[], object] = lambda: None
+    ) -> None:
+        """``on_row`` is called at every row."""
         self.paths = paths
+        self.on_row = on_row
         self.bad_lines = BadLines(skip_bad_lines)
         self.left_out = Counter[str]()
         self.notes = dict[str, None]()
@@ -51,6 +55,7 @@ class Rows:
                 with reading_errors(path):
                     for row in self._of(path):
                         number += 1
+                        self.on_row()
                         yield row
             except WorkloadError as error:  # the file ends early
                 if not number or not self.bad_lines.__exit__(WorkloadError, error, None):
