@@ -46,6 +46,11 @@ def test_every_entry_can_be_read():
         assert gpu.source
 
 
+def test_every_entry_of_a_real_model_was_compared_with_a_second_source():
+    configs = [load_model_config(name)[0] for name in model_names()]
+    assert [config["_name"] for config in configs if not config.get("_checked_against")] == ["tiny"]
+
+
 def test_what_no_copy_confirms_is_listed(kvtwin):
     listing = kvtwin("models").out
     for name, what in unconfirmed().items():
