@@ -73,6 +73,7 @@ def read_hf_config(config: dict[str, Any], name: str) -> ModelShape:
         num_mtp_layers=_num_mtp_layers(fields),
         other_params=_other_params(fields, hidden),
         mlp_activation_values=widest_activation(fields, planned, hidden),
+        kept_hidden_states=_kept_hidden_states(fields),
         vision=vision,
         takes_images=takes_images(config),
         keeps_images_whole=keeps_images_whole(config),
@@ -160,10 +161,19 @@ def _weight_format(quantization: Quantization | None, dtype: str) -> WeightForma
     )
 
 
+def _kept_hidden_states(fields: Fields) -> int:
+    if not fields.has("attn_res_block_size"):
+        return 0
+    return -(-fields.num_layers() // fields.integer("attn_res_block_size"))
+
+
 def _other_params(fields: Fields, hidden: int) -> int:
-    """Parameters outside layers, embedding and head: what Gemma's small models look up for each layer."""
+    """Parameters outside layers, embedding and head: what Gemma's small models look up for each layer, or what weighs
+    the residuals of Kimi-K3's layers at the end."""
     if fields.model_type == "deepseek_v4":
         return head_hyper_connections(fields, hidden)
+    if fields.has("attn_res_block_size"):
+        return 2 * hidden
     width = fields.count("hidden_size_per_layer_input")
     if not width or fields.model_type not in ("gemma3n", "gemma4"):
         return 0

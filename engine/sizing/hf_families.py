@@ -35,6 +35,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "afmoe": {".norms": 4, ".qk_norm": "head"},
     "apertus": {".gated": False, ".qk_norm": "head"},
     "arcee": {".gated": False},
+    "bailing_hybrid": {".router_bias": True},
     "bailing_moe": {},
     "cohere": {".norms": 1, "tie_word_embeddings": True},
     "cohere2": {
@@ -130,6 +131,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "mimo_v2": {".router_bias": True},
     "mimo_v2_flash": {".router_bias": True},
     "minimax_m2": {".qk_norm": "heads", ".router_bias": True},
+    "minimax_m3": {".qk_norm": "head", ".router_bias": True},
     "ministral3": {},
     "mistral": {"sliding_window": 4096},
     "mixtral": {},
@@ -154,6 +156,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "seed_oss": {"attention_bias": True, "attention_out_bias": False},
     "smollm3": {"use_sliding_window": False, "tie_word_embeddings": True},
     "solar": {},
+    "step3p5": {".qk_norm": "head", ".router_bias": True},
 }
 
 _SUFFIXES = ("_text", "_thinker")

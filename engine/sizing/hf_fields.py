@@ -117,6 +117,13 @@ class Fields:
             raise self._wrong(key, "a list of layer numbers", values)
         return frozenset(values)
 
+    def listed_numbers(self, key: str) -> frozenset[int]:
+        """Layers by their numbers, in a text with commas between them."""
+        text = self.get(key)
+        if not isinstance(text, str) or not all(word.strip().isdecimal() for word in text.split(",")):
+            raise self._wrong(key, "layer numbers with commas between them", text)
+        return frozenset(int(word) for word in text.split(","))
+
     def _found(self, keys: Sequence[str]) -> str:
         return next(key for key in keys if self._values.get(key) is not None)
 

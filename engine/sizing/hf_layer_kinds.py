@@ -10,7 +10,7 @@ from kvtwin.engine.sizing.hf_fields import Fields
 from kvtwin.engine.sizing.layer_spec import LayerKind
 from kvtwin.engine.sizing.model_shape import ModelConfigError
 
-StateKind = Literal["delta_net", "kimi_delta", "mamba1", "mamba2", "short_convolution", "linear_attention"]
+StateKind = Literal["delta_net", "kimi_delta", "lightning", "mamba1", "mamba2", "short_convolution"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,8 @@ def _layers(fields: Fields, count: int) -> list[PlannedLayer]:
             return [_named(fields, key, word) for word in fields.per_layer(key, count)]
     if fields.get("linear_attn_config"):
         return _by_numbers(fields, count)
+    if fields.model_type == "bailing_hybrid":
+        return _in_groups(fields, count)
     if fields.get("hybrid_layer_pattern"):
         window = _window(fields)
         return [window if is_window else _FULL for is_window in fields.per_layer("hybrid_layer_pattern", count)]
@@ -167,6 +169,17 @@ def _by_numbers(fields: Fields, count: int) -> list[PlannedLayer]:
     """Kimi-Linear numbers its state layers, from 1."""
     states = fields.mapping("linear_attn_config").layer_numbers("kda_layers")
     return [PlannedLayer("mamba", state="kimi_delta") if i + 1 in states else _FULL for i in range(count)]
+
+
+def _in_groups(fields: Fields, count: int) -> list[PlannedLayer]:
+    """Ling and Ring hybrids: states but for the last layer of a group; Ling 3 has none behind the last whole group."""
+    every = fields.integer("layer_group_size", default=1)
+    is_delta = fields.has("short_conv_kernel_size")
+    if is_delta and not fields.flag("no_kda_lora"):
+        raise ModelConfigError(f"{fields.name}: no_kda_lora must be true: vLLM 0.33 serves no other such layers")
+    state = PlannedLayer("mamba", state="kimi_delta" if is_delta else "lightning")
+    end = count // every * every if is_delta else count
+    return [_FULL if (i + 1) % every == 0 or i >= end else state for i in range(count)]
 
 
 def _chunked_where_rope(fields: Fields, count: int) -> list[PlannedLayer]:

@@ -24,12 +24,17 @@ def layer_shape(
     hidden = fields.integer("hidden_size")
     mixer = _mixer(fields, index, hidden, planned)
     mixer["norm_params"] += fields.count(".norms") * hidden + _per_layer_input_params(fields, hidden)
+    if fields.has("attn_res_block_size"):  # Kimi-K3: two norms and two rows that weigh the residuals of earlier layers
+        mixer["norm_params"] += 4 * hidden
     experts = expert_fields(fields, index, planned, hidden)
-    sharded, unquantised = mlp_params(fields, index, planned, hidden, has_experts=bool(experts))
+    sharded, replicated, unquantised = mlp_params(fields, index, planned, hidden, has_experts=bool(experts))
     if quantization:
         mixer_params = mixer["sharded_params"] + mixer["kv_params"] + mixer["replicated_params"]
-        mixer["weight_format"] = _format(quantization, index, planned, (mixer_params, sharded), DTYPE_BYTES[dtype])
+        mixer["weight_format"] = _format(
+            quantization, index, planned, (mixer_params, sharded + replicated), DTYPE_BYTES[dtype]
+        )
     mixer["sharded_params"] += sharded
+    mixer["replicated_params"] += replicated
     mixer["norm_params"] += unquantised
     return LayerShape(**mixer, **experts)
 
@@ -98,10 +103,12 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
     elif fields.flag(".qkv_bias") or fields.flag("qkv_bias"):
         sharded += query
         kv_params += key_value
+    if fields.flag("use_head_wise_attn_gate"):
+        sharded += hidden * heads
     norm_params += _query_key_norms(fields, heads, kv_heads, head, planned.shares_cache)
     if fields.model_type == "gpt_oss" or (in_window and fields.flag("add_swa_attention_sink_bias")):
         norm_params += heads  # one attention sink per head
-    return {
+    mixer = {
         "spec": LayerSpec(
             planned.kind, kv_heads, head, head_v, planned.window_tokens, shares_cache=planned.shares_cache
         ),
@@ -113,6 +120,27 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
         "replicated_params": 0,
         "norm_params": norm_params,
     }
+    if _attends_to_blocks(fields, index):
+        _add_block_index(fields, hidden, mixer)
+    return mixer
+
+
+def _attends_to_blocks(fields: Fields, index: int) -> bool:
+    """MiniMax-M3: whether the layer reads only the blocks of tokens that an index of its own picks."""
+    sparse = fields.mapping("sparse_attention_config")
+    if not sparse.stated() or sparse.get("use_sparse_attention") is False:
+        return False
+    return bool(sparse.per_layer("sparse_attention_freq", fields.num_layers())[0 if index < 0 else index])
+
+
+def _add_block_index(fields: Fields, hidden: int, mixer: dict[str, Any]) -> None:
+    """The index's key of each token, in 16 bits whatever the KV cache is in; queries of it for every KV head."""
+    sparse = fields.mapping("sparse_attention_config")
+    heads, head = sparse.integer("sparse_num_index_heads"), sparse.integer("sparse_index_dim")
+    mixer["before"] = (LayerSpec("full_attention", 1, head, is_latent=True, fixed_token_bytes=2 * head),)
+    mixer["kv_params"] += hidden * heads * head
+    mixer["replicated_params"] += hidden * head
+    mixer["norm_params"] += 2 * head
 
 
 def _query_key_norms(fields: Fields, heads: int, kv_heads: int, head: int, shares_cache: bool) -> int:
@@ -132,7 +160,9 @@ def _heads(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> tu
         heads, kv_heads = fields.integer("swa_num_attention_heads"), fields.integer("swa_num_key_value_heads")
         return heads, kv_heads, head, fields.integer("swa_v_head_dim", default=head)
     heads = fields.integer("num_attention_heads")
-    kv_heads = fields.integer("num_key_value_heads", "num_kv_heads", default=heads)
+    kv_heads = fields.integer("num_key_value_heads", "num_kv_heads", "num_attention_groups", default=heads)
+    if in_window:
+        heads = _heads_in_window(fields, heads)
     head = fields.integer("head_dim", "attention_head_dim", default=hidden // heads)
     if fields.has("block_configs"):
         attention = block(fields, index, fields.num_layers()).mapping("attention")
@@ -147,6 +177,14 @@ def _heads(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> tu
     if not head:
         raise ModelConfigError(f"{fields.name}: hidden_size {hidden} is too small for num_attention_heads {heads}")
     return heads, kv_heads, head, fields.integer("v_head_dim", default=head)
+
+
+def _heads_in_window(fields: Fields, heads: int) -> int:
+    """Step-3.5: layers with a window may have more query heads than the others."""
+    other = fields.mapping("attention_other_setting")
+    if other.get("attention_type") == "sliding_attention":
+        heads = other.integer("num_attention_heads")
+    return fields.integer("num_sliding_attention_heads", default=heads)
 
 
 def _latent_attention(fields: Fields, index: int, hidden: int) -> dict[str, Any]:
@@ -166,6 +204,11 @@ def _latent_attention(fields: Fields, index: int, hidden: int) -> dict[str, Any]
         "replicated_params": hidden * (query_latent + latent + rope),
         "norm_params": query_latent + latent,
     }
+    gate = fields.get("gated_attention_proj_granularity_type")
+    if gate == "head_wise":
+        mixer["sharded_params"] += hidden * heads
+    if gate == "element_wise" or fields.flag("mla_use_output_gate"):
+        mixer["sharded_params"] += hidden * heads * value
     if fields.get("index_topk") and _has_indexer(fields, index):
         _add_indexer(fields, hidden, query_latent, mixer)
     return mixer

@@ -14,7 +14,7 @@ def expert_fields(fields: Fields, index: int, planned: PlannedLayer, hidden: int
     if not _is_expert_layer(fields, index, planned):
         return {}
     width = expert_width(fields)
-    inner = fields.count("moe_latent_size") or hidden
+    inner = latent_width(fields) or hidden
     bias = fields.flag(".expert_bias") * (2 * width + hidden)
     return {
         "num_experts": num_experts(fields),
@@ -23,20 +23,24 @@ def expert_fields(fields: Fields, index: int, planned: PlannedLayer, hidden: int
     }
 
 
-def mlp_params(fields: Fields, index: int, planned: PlannedLayer, hidden: int, has_experts: bool) -> tuple[int, int]:
-    """Parameters beside the routed experts: of matrices, and of what quantisation leaves out (routers, gates)."""
+def mlp_params(
+    fields: Fields, index: int, planned: PlannedLayer, hidden: int, has_experts: bool
+) -> tuple[int, int, int]:
+    """Parameters beside the routed experts: of matrices that tensor parallelism divides, of those that it does not,
+    and of what quantisation leaves out (routers, gates, norms)."""
     if planned.mlp == "none" or (planned.kind == "mlp" and planned.mlp == "auto" and not _is_block(fields)):
-        return 0, 0
+        return 0, 0, 0
     if not has_experts:
-        return _matrices(fields) * hidden * dense_width(fields, index), 0
+        return _matrices(fields) * hidden * dense_width(fields, index), 0, 0
     experts = num_experts(fields)
     router = hidden * experts + experts * (fields.flag(".expert_bias") or fields.flag(".router_bias"))
     shared_gate = hidden * fields.model_type.startswith(("qwen2_moe", "qwen3_next", "qwen3_5_moe"))
     shared = _matrices(fields) * hidden * shared_width(fields)
-    latent = 2 * hidden * fields.count("moe_latent_size")
+    latent = latent_width(fields)
     beside = _matrices(fields) * hidden * dense_width(fields, index) if fields.flag("enable_moe_block") else 0
     norms = 4 * hidden + experts if beside else 0  # Gemma 4: of the router, of experts and of the MLP beside them
-    return shared + latent + beside, router + shared_gate + norms
+    norms += latent * fields.flag("latent_moe_use_norm")
+    return shared + beside, 2 * hidden * latent, router + shared_gate + norms
 
 
 def widest_activation(fields: Fields, layers: list[PlannedLayer], hidden: int) -> int:
@@ -68,6 +72,11 @@ def active_experts(fields: Fields) -> int:
     )
 
 
+def latent_width(fields: Fields) -> int:
+    """The width into which a layer's input is projected for its experts; 0 where they take it as it is."""
+    return fields.count("moe_latent_size", "routed_expert_hidden_size")
+
+
 def expert_width(fields: Fields) -> int:
     """The inner width of one expert."""
     return fields.integer("moe_intermediate_size", "intermediate_size")
@@ -84,7 +93,7 @@ def dense_width(fields: Fields, index: int) -> int:
     if isinstance(fields.get("intermediate_size"), list):
         widths = fields.per_layer("intermediate_size", fields.num_layers())
         return Fields({"intermediate_size": widths[index]}, fields.name, fields.model_type).integer("intermediate_size")
-    width = fields.integer("intermediate_size", "shared_intermediate_size")
+    width = fields.integer("dense_intermediate_size", "intermediate_size", "shared_intermediate_size")
     if fields.flag("use_double_wide_mlp"):
         first_shared = fields.num_layers() - fields.count("num_kv_shared_layers")
         return width * (2 if index >= first_shared else 1)
@@ -98,8 +107,8 @@ def shared_width(fields: Fields) -> int:
     shared = fields.count("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
     if fields.has("moe_shared_expert_intermediate_size"):
         return fields.count("moe_shared_expert_intermediate_size") * shared
-    if fields.has("shared_expert_intermediate_size", "shared_intermediate_size"):
-        return fields.count("shared_expert_intermediate_size", "shared_intermediate_size")
+    if fields.has("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim"):
+        return fields.count("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
     return shared * expert_width(fields) if shared else 0
 
 
@@ -140,6 +149,8 @@ def _is_expert_layer(fields: Fields, index: int, planned: PlannedLayer) -> bool:
         return False
     if fields.get("moe_layers"):
         return index in fields.layer_numbers("moe_layers")
+    if fields.get("moe_layers_enum"):
+        return index in fields.listed_numbers("moe_layers_enum")
     if fields.has("mlp_layer_types"):
         return bool(fields.per_layer("mlp_layer_types", fields.num_layers())[index] == "sparse")
     if index < fields.count("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"):

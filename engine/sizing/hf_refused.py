@@ -28,11 +28,8 @@ _POOLING = re.compile(
 _ENCODER_TYPES = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "new", "gte", "clip", "siglip")
 
 _NOT_MODELLED = {
-    "attn_res_block_size": "attention over earlier layers' residuals of Kimi-K3",
-    "sparse_attention_config": "sparse attention with an index of its own (MiniMax-M3)",
     "cross_attention_layers": "cross-attention layers",
     "ssm_cfg": "Mamba layers",
-    "layer_group_size": "linear attention of Ling and Ring hybrids",
     "rswa_window": "a window over generated tokens",
 }
 """Fields that change what layers keep, of families that are not modelled."""
@@ -68,6 +65,8 @@ _WITHOUT_EFFECT = frozenset(
         "indexer_rope_interleave",
         "indexer_types",
         "interleaved_sliding_window",
+        "kda_lower_bound",
+        "kda_safe_gate",
         "layer_types",
         "layers_block_type",
         "linear_conv_kernel_dim",

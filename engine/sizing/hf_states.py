@@ -18,6 +18,7 @@ def state_mixer(fields: Fields, hidden: int, state: StateKind) -> dict[str, Any]
         "mamba1": _mamba1,
         "mamba2": _mamba2,
         "short_convolution": _short_convolution,
+        "lightning": _lightning,
     }
     return makers[state](fields, hidden)
 
@@ -52,6 +53,7 @@ def _delta_net(fields: Fields, hidden: int) -> dict[str, Any]:
         ssm_values=value_heads * key * value,
         state_heads=key_heads,
         delta_key_size=key,
+        prefill_kernel="FlashInfer",
         ssm_dtype=_stated_dtype(fields, "mamba_ssm_dtype") if fields.model_type.startswith("qwen3_5") else None,
     )
     return without_attention(
@@ -62,11 +64,19 @@ def _delta_net(fields: Fields, hidden: int) -> dict[str, Any]:
 
 
 def _kimi_delta(fields: Fields, hidden: int) -> dict[str, Any]:
-    """Kimi delta attention: three convolutions in one state and, in float32, a matrix per head."""
-    config = fields.mapping("linear_attn_config")
-    heads, head = config.integer("num_heads"), config.integer("head_dim")
+    """Kimi delta attention: three convolutions in one state and, in float32, a matrix per head.
+
+    Decay and output gate are made in two steps, through ``head_dim`` values; in Kimi-K3 the gate, and in Ling 3 both,
+    in one.
+    """
+    config = fields.mapping("linear_attn_config") if fields.has("linear_attn_config") else fields
+    heads, head = config.integer("num_heads", "num_attention_heads"), config.integer("head_dim")
     kernel = config.integer("short_conv_kernel_size", default=4)
     width = heads * head
+    is_ling = fields.model_type == "bailing_hybrid"
+    has_full_gate = is_ling or config.flag("use_full_rank_gate")
+    in_one_step, in_two_steps = has_full_gate + is_ling, 2 - has_full_gate - is_ling
+    has_checkpoints = config.flag("use_full_rank_gate") and config.has("gate_lower_bound")
     spec = LayerSpec(
         "mamba",
         conv_values=(kernel - 1) * 3 * width,
@@ -74,12 +84,27 @@ def _kimi_delta(fields: Fields, hidden: int) -> dict[str, Any]:
         ssm_values=heads * head * head,
         state_heads=heads,
         ssm_dtype="float32",
+        delta_key_size=head,
+        prefill_kernel="FlashKDA" if has_checkpoints else None,
     )
     return without_attention(
         spec,
-        sharded_params=hidden * (3 * width + heads) + 2 * head * width + width * hidden,
-        replicated_params=2 * hidden * head,
+        sharded_params=hidden * ((4 + in_one_step) * width + heads) + in_two_steps * head * width,
+        replicated_params=in_two_steps * hidden * head,
         norm_params=3 * width * kernel + heads + width + head,
+    )
+
+
+def _lightning(fields: Fields, hidden: int) -> dict[str, Any]:
+    """Linear attention of Ling and Ring 2.5: a matrix per head, in the model's dtype, and no convolution."""
+    heads = fields.integer("num_attention_heads")
+    head = fields.integer("head_dim", default=hidden // heads)
+    width = heads * head
+    bias = fields.flag("use_bias") or fields.flag("use_qkv_bias")
+    return without_attention(
+        LayerSpec("mamba", ssm_values=heads * head * head, state_heads=heads),
+        sharded_params=hidden * 5 * width + bias * 3 * width + fields.flag("use_bias") * hidden,
+        norm_params=width + 2 * head * fields.flag("use_qk_norm"),
     )
 
 

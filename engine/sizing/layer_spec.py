@@ -55,7 +55,9 @@ class LayerSpec:
     page_alignment_bytes: int = 1
     shares_cache: bool = False
     delta_key_size: int = 0
-    """Gated delta nets: values of one key; 0 for other layers."""
+    """Gated delta nets and Kimi's: values of one key; 0 for other layers."""
+    prefill_kernel: Literal["FlashInfer", "FlashKDA"] | None = None
+    """What computes prompts on GPUs that have it, and leaves checkpoints where Triton's kernels do not."""
     prefill_checkpoint_alignment: int | None = None
     """States: a prompt's end can leave a checkpoint so many tokens, or a multiple, behind its chunk's start; None: not.
     See :mod:`kvtwin.engine.sizing.state_checkpoints`."""

@@ -236,7 +236,8 @@ def _activation_peak(shape: ModelShape, server: Server, rules: BudgetRules, rank
     stay on the first one until both have run.
     """
     tokens, num_seqs = server.max_num_batched_tokens, server.max_num_seqs
-    per_token = LAYER_HIDDEN_COPIES * shape.hidden_size + -(-shape.mlp_activation_values // server.tensor_parallel_size)
+    hidden_copies = LAYER_HIDDEN_COPIES + shape.kept_hidden_states
+    per_token = hidden_copies * shape.hidden_size + -(-shape.mlp_activation_values // server.tensor_parallel_size)
     layer = [share * tokens * per_token * shape.dtype_bytes for share in LAYER_SHARE]
     logits_bytes = num_seqs * shape.vocab_size * 4 * (rank == server.pipeline_parallel_size - 1)
     sampler = [copies * logits_bytes for copies in rules.sampler_logits_copies]

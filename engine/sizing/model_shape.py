@@ -111,12 +111,25 @@ class ModelShape:
     """Parameters outside layers, embedding and head: embeddings that layers look up on their own."""
     mlp_activation_values: int
     """Values per token that the widest MLP of the model keeps at once, before tensor parallelism."""
+    kept_hidden_states: int = 0
+    """Hidden states of earlier layers that a step keeps until its end (Kimi-K3: of every ``attn_res_block_size``)."""
     vision: VisionTower | None = None
     takes_images: bool = False
     """Whether there is a vision tower, be its sizes known or not."""
     keeps_images_whole: bool = False
     """Whether a step must compute all tokens of an image or none."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def kernel_block_tokens(self) -> int:
+        """Blocks of vLLM's attention kernels on GPUs are multiples of this, where a model leaves the choice.
+
+        Of latent attention (MLA) they have 64 tokens; where an index picks blocks (MiniMax-M3), those it picks.
+        """
+        specs = [(layer.spec, *layer.before) for layer in self.layers]
+        if any(not spec.is_latent and any(key.is_latent for key in keys) for spec, *keys in specs):
+            return 128
+        return 64 if any(spec.is_latent and not spec.block_tokens for spec, *_ in specs) else 16
 
     @property
     def has_experts(self) -> bool:
@@ -132,6 +145,11 @@ class ModelShape:
     def has_attention(self) -> bool:
         """Whether any layer keeps keys and values, or latents of them."""
         return any(spec.kind not in ("mamba", "mlp") for layer in self.layers for spec in layer.specs)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether any layer keeps a state per sequence."""
+        return any(spec.kind == "mamba" for layer in self.layers for spec in layer.specs)
 
     @property
     def embedding_params(self) -> int:

@@ -9,15 +9,15 @@ from math import lcm
 from kvtwin.engine.sizing.layer_spec import LayerSpec
 from kvtwin.engine.sizing.model_shape import ModelShape
 
-_FLASHINFER_TOKENS = 64
-"""FlashInfer's kernel for gated delta nets exports states at multiples of so many tokens."""
+_KERNEL_TOKENS = {"FlashInfer": 64, "FlashKDA": 16}
+"""Kernels export states at multiples of so many tokens: FlashInfer's for gated delta nets, FlashKDA for Kimi-K3."""
 
 
 def with_checkpoints(shape: ModelShape, *, caches_prefixes: bool, compute_capability: float) -> ModelShape:
     """``shape`` with the checkpoints of a server whose GPUs have this compute capability (0: not known).
 
     Mamba2 layers declare theirs in any case. Gated delta nets have some where FlashInfer's kernel computes their
-    prefill. Without prefix caching nobody has any.
+    prefill, Kimi-K3's layers where FlashKDA does. Without prefix caching nobody has any.
     """
     specs = [_on_server(layer.spec, caches_prefixes, compute_capability) for layer in shape.layers]
     layers = [replace(layer, spec=spec) for layer, spec in zip(shape.layers, specs, strict=True)]
@@ -26,9 +26,10 @@ def with_checkpoints(shape: ModelShape, *, caches_prefixes: bool, compute_capabi
 
 def _on_server(spec: LayerSpec, caches_prefixes: bool, compute_capability: float) -> LayerSpec:
     alignment = spec.prefill_checkpoint_alignment
-    if spec.delta_key_size:
+    if spec.prefill_kernel:
         is_blackwell = int(compute_capability) in (10, 12) and spec.delta_key_size == 128
-        alignment = _FLASHINFER_TOKENS if compute_capability == 9.0 or is_blackwell else None
+        is_hopper = compute_capability == 9.0 and (spec.prefill_kernel == "FlashInfer" or spec.delta_key_size == 128)
+        alignment = _KERNEL_TOKENS[spec.prefill_kernel] if is_hopper or is_blackwell else None
     return replace(spec, prefill_checkpoint_alignment=alignment if caches_prefixes else None)
 
 

@@ -114,8 +114,8 @@ def resolve_inputs(options: SizingOptions, drafting: Drafting | None = None) -> 
     kv_cache_dtype = resolved_kv_cache_dtype(shape, options.kv_cache_dtype, gpu, notes)
     if options.block_size % 16:
         notes.append(f"block size {options.block_size}: simulation only; vLLM's GPU kernels need multiples of 16")
-    if any(layer.spec.is_latent and not layer.spec.block_tokens for layer in shape.layers) and options.block_size % 64:
-        notes.append("vLLM's MLA kernels on GPUs need blocks of a multiple of 64 tokens")
+    elif options.block_size % shape.kernel_block_tokens and not shape.has_states:  # beside states, blocks grow
+        notes.append(f"vLLM's kernels for this model need blocks of a multiple of {shape.kernel_block_tokens} tokens")
     batched_tokens, num_seqs = _batch_limits(options, gpu, notes)
     longest = shape.default_max_model_len or shape.max_position_tokens
     max_model_len = longest if options.max_model_len in (None, -1) else options.max_model_len

@@ -52,8 +52,14 @@ TEXT_ARCHITECTURES = {
     "qwen3_vl_moe": "Qwen3MoeForCausalLM",
     "qwen2_5_vl": "Qwen2ForCausalLM",
     "kimi_k25": "DeepseekV3ForCausalLM",
+    "kimi_k3": "KimiLinearForCausalLM",
+    "minimax_m3_vl": "MiniMaxM3SparseForCausalLM",
+    "step3p7": "Step3p5ForCausalLM",
 }
 """The language models of multimodal ones."""
+
+STAY_NESTED = ("minimax_m3_vl",)
+"""Those whose language model is made from the whole configuration."""
 
 
 class _AnyAttribute(type):
@@ -166,6 +172,8 @@ def fake_kernels() -> None:
             return True
 
     class Experts(nn.Module):
+        moe_config = types.SimpleNamespace(skip_final_all_reduce=False)
+
         def __init__(self, *args, activation="silu", has_bias=False, **values):
             super().__init__()
             names = ("num_experts", "top_k", "hidden_size", "intermediate_size")
@@ -216,7 +224,9 @@ def language_config(config: dict) -> dict:
     """The language model alone, without quantisation and rope scaling, which have no say in the caches' layout."""
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     text = config.get("text_config")
-    if isinstance(text, dict):
+    if config["model_type"] in STAY_NESTED:
+        config |= {"architectures": [TEXT_ARCHITECTURES[config["model_type"]]]}
+    elif isinstance(text, dict):
         outer = {key: config[key] for key in ("dtype", "torch_dtype", "tie_word_embeddings") if key in config}
         config = {**outer, **text, "architectures": [TEXT_ARCHITECTURES[config["model_type"]]]}
     elif config["model_type"] == "qwen2_5_vl":
@@ -244,6 +254,10 @@ def vllm_config(config: dict, server: dict):
         enforce_eager=True,
         dtype="auto",
     )
+    if (
+        config.get("model_type") == "bailing_hybrid"
+    ):  # a class that comes with the file keeps it; transformers' does not
+        model.hf_config.head_dim = config["head_dim"]
     layer_types = getattr(model.hf_text_config, "layer_types", None)
     in_windows = layer_types is None or all(kind == "sliding_attention" for kind in layer_types)
     cache = V.CacheConfig(

@@ -10,6 +10,7 @@ import pytest
 from kvtwin.engine.sizing.cache_plan import plan_cache
 from kvtwin.engine.sizing.hf_config import read_hf_config
 from kvtwin.engine.sizing.model_cache import cache_layers
+from kvtwin.engine.sizing.model_shape import ModelConfigError
 from kvtwin.engine.sizing.sparse_latent import cache_format
 from kvtwin.engine.sizing.state_checkpoints import with_checkpoints
 from kvtwin.experiments.catalogue.models import load_model_config, model_names
@@ -26,8 +27,6 @@ KINDS = {
     "ChunkedLocalAttentionSpec": "chunked_local_attention",
     "MambaSpec": "mamba",
 }
-LATENT_BLOCK_TOKENS = 64
-"""What vLLM's MLA kernels choose; kvtwin is told."""
 
 
 def config_of(case):
@@ -42,7 +41,7 @@ def planned(case):
     kv_cache_dtype = cache_format(shape, server["kv_cache_dtype"], server["compute_capability"][0])
     layers = cache_layers(
         shape,
-        block_size=LATENT_BLOCK_TOKENS if any(layer.spec.is_latent for layer in shape.layers) else 16,
+        block_size=shape.kernel_block_tokens,
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=server["tensor_parallel_size"],
     )
@@ -92,6 +91,30 @@ def test_plan_and_parameters_equal_the_real_ones(case):
     if case["server"].get("tensor_parallel_size", 1) == 1:
         padded_rows = -shape.vocab_size % 64 * (1 if shape.tied_embeddings else 2)  # as vLLM loads a vocabulary
         assert shape.total_params + padded_rows * shape.hidden_size == expected["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "alignment"),
+    [("kimi-k3", 9.0, 16), ("kimi-k3", 10.3, 16), ("kimi-k3", 8.0, None), ("ling-3.0-tiny", 9.0, None)],
+)
+def test_states_of_kimi_k3_leave_checkpoints_where_flash_kda_runs(name, capability, alignment):
+    config = next(case["config"] for case in CASES if case["name"] == name)
+    shape = with_checkpoints(read_hf_config(config, name), caches_prefixes=True, compute_capability=capability)
+    states = {layer.spec.prefill_checkpoint_alignment for layer in shape.layers if layer.spec.kind == "mamba"}
+    assert states == {alignment}
+
+
+def test_index_keys_of_minimax_m3_stay_in_16_bits():
+    config = next(case["config"] for case in CASES if case["name"] == "minimax-m3")
+    keys, main = read_hf_config(config, "minimax-m3").layers[-1].specs
+    assert keys.token_bytes("fp8", "bfloat16") == keys.token_bytes("auto", "bfloat16") == 256
+    assert main.token_bytes("fp8", "bfloat16") == 1024
+
+
+def test_layers_of_ling_3_with_another_gate_are_refused():
+    config = next(case["config"] for case in CASES if case["name"] == "ling-3.0-tiny")
+    with pytest.raises(ModelConfigError, match="no_kda_lora must be true"):
+        read_hf_config({**config, "no_kda_lora": False}, "ling-3.0-tiny")
 
 
 @pytest.mark.slow
