@@ -14,7 +14,7 @@ from kvtwin.engine.sizing.hf_families import UNLIMITED_TOKENS, family_defaults, 
 from kvtwin.engine.sizing.hf_fields import Fields
 from kvtwin.engine.sizing.hf_images import keeps_images_whole, takes_images
 from kvtwin.engine.sizing.hf_layer_kinds import PlannedLayer, planned_layers
-from kvtwin.engine.sizing.hf_layers import layer_shape
+from kvtwin.engine.sizing.hf_layers import layer_shape, weighs_residuals
 from kvtwin.engine.sizing.hf_mlp import widest_activation
 from kvtwin.engine.sizing.hf_quantization import Quantization, read_quantization
 from kvtwin.engine.sizing.hf_refused import refuse_by_name, refuse_unread
@@ -162,7 +162,7 @@ def _weight_format(quantization: Quantization | None, dtype: str) -> WeightForma
 
 
 def _kept_hidden_states(fields: Fields) -> int:
-    if not fields.has("attn_res_block_size"):
+    if not weighs_residuals(fields):
         return 0
     return -(-fields.num_layers() // fields.integer("attn_res_block_size"))
 
@@ -172,7 +172,7 @@ def _other_params(fields: Fields, hidden: int) -> int:
     the residuals of Kimi-K3's layers at the end."""
     if fields.model_type == "deepseek_v4":
         return head_hyper_connections(fields, hidden)
-    if fields.has("attn_res_block_size"):
+    if weighs_residuals(fields):
         return 2 * hidden
     width = fields.count("hidden_size_per_layer_input")
     if not width or fields.model_type not in ("gemma3n", "gemma4"):

@@ -24,7 +24,7 @@ def layer_shape(
     hidden = fields.integer("hidden_size")
     mixer = _mixer(fields, index, hidden, planned)
     mixer["norm_params"] += fields.count(".norms") * hidden + _per_layer_input_params(fields, hidden)
-    if fields.has("attn_res_block_size"):  # Kimi-K3: two norms and two rows that weigh the residuals of earlier layers
+    if weighs_residuals(fields):
         mixer["norm_params"] += 4 * hidden
     experts = expert_fields(fields, index, planned, hidden)
     sharded, replicated, unquantised = mlp_params(fields, index, planned, hidden, has_experts=bool(experts))
@@ -37,6 +37,11 @@ def layer_shape(
     mixer["replicated_params"] += replicated
     mixer["norm_params"] += unquantised
     return LayerShape(**mixer, **experts)
+
+
+def weighs_residuals(fields: Fields) -> bool:
+    """Kimi-K3: whether attention and MLP take a weighted sum of earlier layers' residuals: a norm and a row each."""
+    return fields.model_type == "kimi_linear" and fields.has("attn_res_block_size")
 
 
 def _per_layer_input_params(fields: Fields, hidden: int) -> int:
@@ -127,6 +132,8 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
 
 def _attends_to_blocks(fields: Fields, index: int) -> bool:
     """MiniMax-M3: whether the layer reads only the blocks of tokens that an index of its own picks."""
+    if fields.model_type != "minimax_m3":
+        return False
     sparse = fields.mapping("sparse_attention_config")
     if not sparse.stated() or sparse.get("use_sparse_attention") is False:
         return False
@@ -181,6 +188,8 @@ def _heads(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> tu
 
 def _heads_in_window(fields: Fields, heads: int) -> int:
     """Step-3.5: layers with a window may have more query heads than the others."""
+    if fields.model_type != "step3p5":
+        return heads
     other = fields.mapping("attention_other_setting")
     if other.get("attention_type") == "sliding_attention":
         heads = other.integer("num_attention_heads")

@@ -39,6 +39,7 @@ _LAYOUT = re.compile(
     r"|_pattern$|block_configs|kv_lora|kv_heads|key_value_heads|kv_shared|head_dim|global_|index_topk|indexer"
     r"|cross_att|recurrent|compress|attn_type|attention_type|conv_L|state_size|delta|kda|chunk_size|per_layer_config"
     r"|full_attn|full_attention|attn_layer|n_groups|hidden_size_per_head"
+    r"|layer_group|attn_res|sparse_attention|attention_groups|attention_other"
 )
 """Names of fields that may change what a layer keeps."""
 

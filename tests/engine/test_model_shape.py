@@ -206,9 +206,10 @@ def test_weights_in_quantised_formats():
             "mamba_head_dim|'X', not one of",
         ),
         ({"compress_ratios": [4, 128]}, "compress_ratios, which may change what layers keep"),
-        ({"sparse_attention_config": {"use_sparse_attention": True}}, "sparse attention with an index of its own"),
-        ({"attn_res_block_size": 12}, "Kimi-K3, which is not modelled"),
-        ({"layer_group_size": 8}, "linear attention of Ling and Ring hybrids, which is not modelled"),
+        ({"sparse_attention_config": {"use_sparse_attention": True}}, "sparse_attention_config, which may change what"),
+        ({"attn_res_block_size": 12}, "attn_res_block_size, which may change what layers keep"),
+        ({"layer_group_size": 8}, "layer_group_size, which may change what layers keep"),
+        ({"attention_other_setting": {"num_attention_heads": 96}}, "attention_other_setting, which may change"),
         ({"attn_type_list": [1, 1, 0, 1]}, "attn_type_list has linear attention"),
         (
             {
