@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 from kvtwin.workloads.prefixes.chains import Run, prefix_chain
 from kvtwin.workloads.request_record import RequestRecord
-
-_private_keys = count(-1, -1)
-"""Names of blocks that no two prompts share."""
 
 
 class RoutedRequest:
@@ -39,14 +34,12 @@ class RoutedRequest:
         """The prompt's full blocks behind those of :meth:`prompt`: no other prompt has them."""
         return self.record.prompt_tokens // block_tokens - sum(length for _, length in self.prompt(block_tokens))
 
-    def keys(self, block_tokens: int, most_blocks: int | None = None) -> list[int]:
-        """A key per full block of the prompt, at most ``most_blocks``; equal keys mean equal prefixes."""
-        keys: list[int] = []
+    def first_blocks(self, block_tokens: int, most_blocks: int) -> tuple[list[Run], int]:
+        """Runs and private blocks, as above, of its first ``most_blocks`` blocks at most."""
+        runs, left = [], most_blocks
         for name, length in self.prompt(block_tokens):
-            keys.extend(range(name, name + length))
-        num_blocks = self.record.prompt_tokens // block_tokens
-        if most_blocks is not None:
-            num_blocks = min(num_blocks, most_blocks)
-        del keys[num_blocks:]
-        keys.extend(next(_private_keys) for _ in range(num_blocks - len(keys)))
-        return keys
+            if left <= 0:
+                break
+            runs.append((name, min(length, left)))
+            left -= length
+        return runs, min(max(left, 0), self.num_private_blocks(block_tokens))

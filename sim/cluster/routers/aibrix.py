@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from math import sqrt
 from random import Random
 
-from kvtwin.sim.cluster.block_lru import BlockLru
 from kvtwin.sim.cluster.routed_request import RoutedRequest
 from kvtwin.sim.cluster.router import Router, any_least, text_block_tokens
+from kvtwin.sim.cluster.sent_blocks import SentBlocks
 from kvtwin.sim.cluster.view import View
+from kvtwin.workloads.prefixes.chains import Run
 from kvtwin.workloads.time_units import SECOND_NS
 
 
@@ -35,33 +36,33 @@ class AIBrix(Router):
     def begin(self, view: View) -> None:
         self._random = Random(self.seed)
         self._block_tokens = text_block_tokens(self.block_size, self.characters_per_token)
-        self._blocks = BlockLru(self.block_number)
-        self._replicas_of: dict[int, int] = {}
-        """Per block, a bit for each replica that was sent it."""
+        self._blocks = SentBlocks(self.block_number)
 
     def choose(self, request: RoutedRequest, view: View) -> int:
         self._blocks.forget_before(view.now_ns - self.eviction_duration_minutes * 60 * SECOND_NS)
-        loads, keys = view.in_flight, request.keys(self._block_tokens)
+        loads, runs = view.in_flight, request.prompt(self._block_tokens)
+        num_private = request.num_private_blocks(self._block_tokens)
         candidates = list(range(view.num_replicas))
         if max(loads) - min(loads) > self.load_imbalance_abs_count:
             candidates = [replica for replica in candidates if loads[replica] == min(loads)]
-        replica = self._matched(keys, candidates, loads)
+        num_blocks = request.record.prompt_tokens // self._block_tokens
+        replica = self._matched(runs, num_blocks, candidates, loads)
         if replica is None:
             replica = candidates[any_least([loads[each] for each in candidates], self._random)]
-        self._remember(keys, replica, view.now_ns)
+        self._blocks.send(runs, num_private, replica, view.now_ns)
         return replica
 
-    def _matched(self, keys: list[int], candidates: list[int], loads: list[int]) -> int | None:
-        """The candidate with most of the prompt whose load is not too high; None if there is none."""
+    def _matched(self, runs: list[Run], num_blocks: int, candidates: list[int], loads: list[int]) -> int | None:
+        """The candidate with most of the prompt's blocks whose load is not too high; None if there is none."""
         left = sum(1 << replica for replica in candidates)
         num_matched = dict.fromkeys(candidates, 0)
-        for key in keys:
-            left &= self._replicas_of[key] if key in self._blocks else 0
+        for number, replicas in self._blocks.sent_to(runs):
+            left &= replicas
             if not left:
                 break
             for replica in candidates:
-                num_matched[replica] += left >> replica & 1
-        matched = {replica: 100 * number // len(keys) for replica, number in num_matched.items() if number}
+                num_matched[replica] += number * (left >> replica & 1)
+        matched = {replica: 100 * number // num_blocks for replica, number in num_matched.items() if number}
         present = [loads[replica] for replica in candidates]
         mean = sum(present) / len(present)
         deviation = sqrt(sum((load - mean) ** 2 for load in present) / len(present))
@@ -70,11 +71,3 @@ class AIBrix(Router):
             if loads[replica] <= limit:
                 return replica
         return None
-
-    def _remember(self, keys: list[int], replica: int, now_ns: int) -> None:
-        bit, blocks, replicas_of = 1 << replica, self._blocks, self._replicas_of
-        for key in keys:
-            replicas_of[key] = (replicas_of[key] if key in blocks else 0) | bit
-        blocks.use(keys, now_ns)
-        if len(replicas_of) > 2 * self.block_number:
-            self._replicas_of = {key: bits for key, bits in replicas_of.items() if key in blocks}

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from kvtwin.sim.cluster.block_lru import BlockLru
 from kvtwin.sim.cluster.cache_events import CacheEvents
 from kvtwin.sim.cluster.load import Load
 from kvtwin.sim.cluster.routed_request import RoutedRequest
 from kvtwin.sim.cluster.router import Router, any_least
+from kvtwin.sim.cluster.sent_blocks import SentBlocks
 from kvtwin.sim.cluster.view import View
 from kvtwin.workloads.time_units import MILLISECOND_NS
 
@@ -76,21 +76,15 @@ class LlmD(Router):
 
     def _begin_to_match(self, view: View) -> None:
         self._block_tokens = view.block_tokens
-        self._sent = [BlockLru(num_blocks) for num_blocks in view.num_blocks]
+        self._sent = [SentBlocks(num_blocks) for num_blocks in view.num_blocks]
 
     def _prefix_scores(self, request: RoutedRequest, view: View) -> tuple[Scores, Callable[[int], None]]:
         """The scores, and what to do with the replica that is chosen in the end."""
-        keys = request.keys(self._block_tokens, self.max_prefix_blocks)
-        matched = [0] * view.num_replicas
-        candidates = list(range(view.num_replicas))
-        for key in keys:
-            candidates = [replica for replica in candidates if key in self._sent[replica]]
-            if not candidates:
-                break
-            for replica in candidates:
-                matched[replica] += 1
-        scores = [number / len(keys) if keys else 0.0 for number in matched]
-        return scores, lambda replica: self._sent[replica].use(keys, view.now_ns)
+        runs, num_private = request.first_blocks(self._block_tokens, self.max_prefix_blocks)
+        num_blocks = sum(length for _, length in runs) + num_private
+        matched = [sum(number for number, _ in sent.sent_to(runs)) for sent in self._sent]
+        scores = [number / num_blocks if num_blocks else 0.0 for number in matched]
+        return scores, lambda replica: self._sent[replica].send(runs, num_private, replica, view.now_ns)
 
 
 @dataclass

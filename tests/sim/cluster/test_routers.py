@@ -305,7 +305,7 @@ def test_aibrix_looks_only_at_the_least_loaded_where_loads_are_uneven():
 
 def test_aibrix_forgets():
     ask = Asked("aibrix", Sight(2), block_number=128)
-    found = lambda request: ask.router._matched(request.keys(1), [0, 1], [0, 0])  # noqa: E731
+    found = lambda request: ask.router._matched(request.prompt(1), 128, [0, 1], [0, 0])  # noqa: E731
     home = ask(prompt(1, 2))
     assert found(prompt(1, 2)) == home
     ask(prompt(7))
