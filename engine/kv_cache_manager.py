@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK
 from kvtwin.engine.cache_groups import FindBlock, Span, StateSpaceGroup, make_groups
+from kvtwin.engine.cache_groups.base import num_leading_blocks
 from kvtwin.engine.cache_groups.boundaries import worth_resending
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.demand import Demand
@@ -150,10 +151,9 @@ class KVCacheManager:
         while num_blocks < most_blocks:
             end = min(most_blocks, 2 * num_blocks + 8)
             self._extend_keys(request, end * group.block_size)
-            for key in self.pool_keys(request, num_blocks, end, 0):
-                if find(key) is None:
-                    return num_blocks * group.block_size
-                num_blocks += 1
+            num_blocks += num_leading_blocks(self.pool_keys(request, num_blocks, end, 0), find)
+            if num_blocks < end:
+                break
         return num_blocks * group.block_size
 
     def must_wait(self, hit: Hit) -> bool:

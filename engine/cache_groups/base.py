@@ -121,6 +121,13 @@ def leading_blocks(keys: Sequence[Sequence[int]], start: int, end: int, find: Fi
     return tables
 
 
+def num_leading_blocks(keys: Sequence[int], find: FindBlock) -> int:
+    """How many of ``keys`` are cached, up to the first that is not."""
+    if isinstance(find, KeyMap):
+        return len(find.leading(keys, len(keys)))
+    return next((position for position, key in enumerate(keys) if find(key) is None), len(keys))
+
+
 def find_in_all(keys: Sequence[int], find: FindBlock) -> list[int]:
     """The blocks that cache ``keys``, one for each group; empty if some group has none."""
     blocks = [block for block in map(find, keys) if block is not None]
