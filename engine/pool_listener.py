@@ -25,6 +25,9 @@ class PoolListener:
     Whoever listens overrides what it wants to know, and stands in ``listeners`` of the pool.
     """
 
+    looks_at_keys_alone = False
+    """Whether it overrides no more than ``registered``, of which it does not look at ``part``, and ``evicted``."""
+
     def taken(self, blocks: Sequence[int]) -> None:
         """They left the free queue: what they held is gone."""
 

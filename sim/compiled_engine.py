@@ -42,10 +42,15 @@ class CompiledEngine:
     The scheduler keeps its statistics, its block pool, whose memory is the loop's too, and the requests that live.
     """
 
-    def __init__(self, scheduler: Scheduler, recorder: Recorder, costs: StepCosts) -> None:
+    def __init__(
+        self, scheduler: Scheduler, recorder: Recorder, costs: StepCosts, *, tells_first_tokens: bool = False
+    ) -> None:
         self._scheduler = scheduler
         self._recorder = recorder
         self._memory = make_memory(scheduler, costs)
+        self._listeners = scheduler.kv_cache.pool.listeners
+        self._memory["settings"][at.TELLS_KEYS] = bool(self._listeners)
+        self._memory["settings"][at.TELLS_FIRST_TOKENS] = tells_first_tokens
         self._numbers = self._memory["numbers"]
         self._block_size = scheduler.config.group_specs[0].block_size
         self._caches = scheduler.config.enable_prefix_caching
@@ -138,7 +143,7 @@ class CompiledEngine:
             self._free_left_rows()
         if not self._free_rows:
             count = len(self._requests)
-            for name in ("requests", "passed_over", "ended"):
+            for name in ("requests", "passed_over", "ended", "first_tokens"):
                 self._memory.resize(name, 2 * count)
             self._requests += [None] * count
             self._free_rows = list(range(count, 2 * count))[::-1]
@@ -207,8 +212,43 @@ class CompiledEngine:
         while length < 4 * num_live + 64:
             length *= 2
         self._memory.resize("log", length)
+        if self._listeners:
+            length = 2 * int(loop_run.most_key_changes(self._memory.views()))
+            self._memory.resize("key_changes", max(length, self._memory.num_rows("key_changes")))
 
     # ---------------------------------------------------------------- what is recorded
+
+    def tell_key_changes(self) -> None:
+        """Tell the listeners of the pool which keys blocks got and lost."""
+        count = self._numbers[at.KEY_ROWS]
+        if not count:
+            return
+        self._numbers[at.KEY_ROWS] = 0
+        changes = self._memory["key_changes"][: count * at.COLUMNS["key_changes"]]
+        blocks, keys = changes[:: at.COLUMNS["key_changes"]], changes[1 :: at.COLUMNS["key_changes"]]
+        place = 0
+        while place < count:
+            first = place
+            while place < count and blocks[place] > 0:
+                place += 1
+            for listener in self._listeners:
+                if first < place:
+                    listener.registered(blocks[first:place], keys[first:place], None)
+                else:
+                    listener.evicted(-blocks[place], keys[place])
+            place += first == place
+
+    def take_first_tokens(self) -> list[Request]:
+        """The requests whose first token was delivered since the last call."""
+        count = self._numbers[at.NUM_FIRST_TOKENS]
+        self._numbers[at.NUM_FIRST_TOKENS] = 0
+        found = []
+        for row in self._memory["first_tokens"][:count]:
+            request = self._requests[row]
+            assert request is not None
+            request.num_tokens = self._field(row, at.NUM_TOKENS)
+            found.append(request)
+        return found
 
     def tell(self, observers: Sequence[ServerObserver], collect_ended: Callable[[int], object]) -> None:
         """Tell recorder and observers what became of requests; ``collect_ended`` is called for all of an instant."""

@@ -18,7 +18,8 @@ class ServerObserver:
     """Whether it looks at more of steps than who is admitted and who is preempted; else it is told of these alone."""
 
     looks_at_turns = False
-    """Whether it hears of every turn of the loop, and of outputs, though it does not look into steps."""
+    """Whether it hears of every turn of the loop, and of outputs, though it does not look into steps: of these it may
+    then see no more than the requests with their first tokens."""
 
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """A request, one of the samples of ``record``, reached the server."""

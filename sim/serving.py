@@ -321,13 +321,16 @@ class ServerSimulation:
             reasons.append("steps whose time only the executor knows")
         if self._checker or self._has_observer or any(one.looks_into_steps for one in others):
             reasons.append("somebody watches every step")
+        if not all(listener.looks_at_keys_alone for listener in self.scheduler.kv_cache.pool.listeners):
+            reasons.append("somebody watches every block")
         if not reasons and machine_code() is None:
             reasons.append("nothing is compiled here")
         self.why_plain = tuple(reasons)
         if costs is None or reasons:
             return None
         self._told = others
-        return CompiledEngine(self.scheduler, self.recorder, costs)
+        looks_at_outputs = any(observer.looks_at_turns for observer in others)
+        return CompiledEngine(self.scheduler, self.recorder, costs, tells_first_tokens=looks_at_outputs)
 
     def _compiled_loop(self, engine: CompiledEngine) -> Generator[simpy.Event, Any, None]:
         """``_engine_loop``, by the compiled loop: it runs to the next event of the clock, or to an end that matters."""
@@ -338,6 +341,7 @@ class ServerSimulation:
             why = engine.run(clock.now_ns, clock.next_ns)
             if why in (SOMEBODY_ENDED, IDLE, HANGS) and engine.now_ns > clock.now_ns:
                 yield clock.after_arrivals(engine.now_ns)
+            engine.tell_key_changes()
             engine.tell(self._told, self._collect_ended)
             if why == HANGS:
                 return
@@ -387,10 +391,12 @@ class ServerSimulation:
 
     def _tell_of_outputs(self, engine: CompiledEngine, num_processed_before: int) -> None:
         """Tell what became of requests, at the instant up to which the engine ran."""
+        engine.tell_key_changes()
         if engine.num_processed_steps > num_processed_before:
+            step = Step(-1, engine.take_first_tokens())
             for observer in self._told:
                 if observer.looks_at_turns:
-                    observer.processed(Step(-1), self._clock.now_ns)
+                    observer.processed(step, self._clock.now_ns)
         engine.tell(self._told, self._collect_ended)
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from kvtwin.engine.block_pool import NO_KEY
 from kvtwin.engine.executor import Step
 from kvtwin.engine.pool_listener import PoolListener, TablePart
 from kvtwin.sim.server_observer import ServerObserver
@@ -22,12 +21,16 @@ class CacheEvents(PoolListener, ServerObserver):
     ``lag_ns`` later. A key that two blocks have is gone for a follower once one of them is evicted.
     """
 
+    looks_at_keys_alone = True
+    looks_into_steps = False
+    looks_at_turns = True
+
     def __init__(self, server: ServerSimulation, lag_ns: int) -> None:
         self._server = server
         self._lag_ns = lag_ns
         self._known: set[int] = set()
         self._changes: list[tuple[int, bool]] = []
-        """Keys, and whether they were stored or removed, since the last publication; all, where the key is none."""
+        """Keys, and whether they were stored or removed, since the last publication."""
         self._published: deque[tuple[int, list[tuple[int, bool]]]] = deque()
         """When each publication is seen, and what is in it."""
         server.scheduler.kv_cache.pool.listeners.append(self)
@@ -38,9 +41,6 @@ class CacheEvents(PoolListener, ServerObserver):
 
     def evicted(self, block: int, key: int) -> None:
         self._changes.append((key, False))
-
-    def cleared(self) -> None:
-        self._changes.append((NO_KEY, False))
 
     def processed(self, step: Step, now_ns: int) -> None:
         if self._changes:
@@ -62,7 +62,5 @@ class CacheEvents(PoolListener, ServerObserver):
             for key, is_stored in self._published.popleft()[1]:
                 if is_stored:
                     known.add(key)
-                elif key == NO_KEY:
-                    known.clear()
                 else:
                     known.discard(key)

@@ -13,6 +13,9 @@ from kvtwin.workloads.request_record import RequestRecord
 class FirstTokens(ServerObserver):
     """Tells of each record when its first token is delivered."""
 
+    looks_into_steps = False
+    looks_at_turns = True
+
     def __init__(self, replica: int, function: Callable[[str, int], None]) -> None:
         self._replica = replica
         self._function = function

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvtwin.engine.compiled import pool_functions
 from kvtwin.engine.compiled.arrays import NUM_FREE
 from kvtwin.engine.compiled.key_table import find
+from kvtwin.engine.compiled.loop.records import note_key
 from kvtwin.engine.compiled.loop.state import (
     BLOCK_SIZE,
     CACHES,
@@ -20,6 +21,7 @@ from kvtwin.engine.compiled.loop.state import (
     NUM_TOKENS,
     PHANTOM_TOKENS,
     RESERVES_ALL,
+    TELLS_KEYS,
     WATERMARK_BLOCKS,
     LoopArrays,
 )
@@ -132,6 +134,10 @@ def _add_blocks(loop: LoopArrays, request: int, num_blocks: int) -> None:
     start = row[FIRST_BLOCK] + row[NUM_BLOCKS]
     pool_functions.allocate(loop.pool, count, loop.tables, start, loop.lost_keys)
     row[NUM_BLOCKS] = num_blocks
+    if loop.settings[TELLS_KEYS]:
+        for index in range(count):
+            if loop.lost_keys[index] != NO_KEY:
+                note_key(loop, -loop.tables[start + index], loop.lost_keys[index])
     if loop.numbers[NUM_PHANTOMS] > 0:
         for place in range(start, start + count):
             block = loop.tables[place]
@@ -150,6 +156,9 @@ def register(loop: LoopArrays, request: int, num_tokens: int) -> None:
         first = row[FIRST_BLOCK]
         start = first + row[NUM_REGISTERED]
         pool_functions.register(loop.pool, loop.tables, loop.keys, start, first + end)
+        if loop.settings[TELLS_KEYS]:
+            for place in range(start, first + end):
+                note_key(loop, loop.tables[place], loop.keys[place])
         row[NUM_REGISTERED] = end
         row[NUM_KEYS] = max(row[NUM_KEYS], end)
 

@@ -36,6 +36,8 @@ class LoopMemory:
             "log": 1024,
             "latencies": 4096 + max_running,
             "seconds": 4096,
+            "key_changes": 1,
+            "first_tokens": 64,
         }.items():
             self.resize(name, length)
 

@@ -7,11 +7,14 @@ from kvtwin.engine.compiled.loop.state import (
     BATCH_SIZE,
     BATCH_TOKENS,
     BLOCK_SIZE,
+    CHANGED_BLOCK,
+    CHANGED_KEY,
     FIRST_TOKEN_NS,
     HIGHEST_COMPUTED,
     HIT_TOKENS,
     IN_STEP,
     IS_WARM_UP,
+    KEY_ROWS,
     LAST_TOKEN_NS,
     LATENCY_ROWS,
     LOG_ADMITTED,
@@ -32,6 +35,7 @@ from kvtwin.engine.compiled.loop.state import (
     NUM_BLOCKS,
     NUM_COMPUTED,
     NUM_ENDED,
+    NUM_FIRST_TOKENS,
     NUM_RUNNING,
     NUM_STEPS,
     NUM_TOKENS,
@@ -51,6 +55,7 @@ from kvtwin.engine.compiled.loop.state import (
     RUN_ROWS,
     SECOND_ROWS,
     STEP_ROWS,
+    TELLS_FIRST_TOKENS,
     LoopArrays,
 )
 from kvtwin.engine.compiled.marks import compilable
@@ -102,6 +107,9 @@ def note_token(loop: LoopArrays, request: int) -> int:
     row, now_ns = loop.requests[request], loop.numbers[NOW_NS]
     if row[FIRST_TOKEN_NS] == NEVER:
         row[FIRST_TOKEN_NS] = now_ns
+        if loop.settings[TELLS_FIRST_TOKENS]:
+            loop.first_tokens[loop.numbers[NUM_FIRST_TOKENS]] = request
+            loop.numbers[NUM_FIRST_TOKENS] += 1
     elif not row[IS_WARM_UP]:
         _note_latency(loop, now_ns - row[LAST_TOKEN_NS])
     row[LAST_TOKEN_NS] = now_ns
@@ -132,6 +140,15 @@ def note_delivered(loop: LoopArrays, num_tokens: int) -> None:
     loop.seconds[last + 1, 0] = second
     loop.seconds[last + 1, 1] = num_tokens
     loop.numbers[SECOND_ROWS] += 1
+
+
+@compilable
+def note_key(loop: LoopArrays, block: int, key: int) -> None:
+    """``PoolListener.registered``, or ``evicted`` where ``block`` is negative."""
+    row = loop.numbers[KEY_ROWS]
+    loop.key_changes[row, CHANGED_BLOCK] = block
+    loop.key_changes[row, CHANGED_KEY] = key
+    loop.numbers[KEY_ROWS] += 1
 
 
 @compilable

@@ -8,11 +8,14 @@ from kvtwin.engine.compiled.loop.records import collect_ended, note_delivered, n
 from kvtwin.engine.compiled.loop.state import (
     BATCH_SIZE,
     BATCH_TOKENS,
+    BLOCK_SIZE,
+    BY_PRIORITY,
     DEVICE_FREE_NS,
     DURATION_NS,
     FIRST_WAITING,
     HAS_MOVED,
     HELD_NS,
+    KEY_ROWS,
     LAST_NS,
     LATENCY_ROWS,
     LOG_ROWS,
@@ -36,6 +39,7 @@ from kvtwin.engine.compiled.loop.state import (
     STEP_ROWS,
     STEPS_WITHOUT_OUTPUT,
     SUBMITTED_NS,
+    TELLS_KEYS,
     THRESHOLD,
     TOKEN_BUDGET,
     TOO_LONG,
@@ -183,4 +187,18 @@ def _needs_room(loop: LoopArrays) -> bool:
         or len(loop.seconds) - numbers[SECOND_ROWS] < _SPARE_ROWS
         or len(loop.log) - numbers[LOG_ROWS] < 2 * num_live + _SPARE_ROWS
         or len(loop.latencies) - numbers[LATENCY_ROWS] < loop.settings[MAX_RUNNING] + _SPARE_ROWS
+        or (loop.settings[TELLS_KEYS] and len(loop.key_changes) - numbers[KEY_ROWS] < most_key_changes(loop))
     )
+
+
+@compilable
+def most_key_changes(loop: LoopArrays) -> int:
+    """At most so many blocks get or lose a key in an iteration.
+
+    What the step computes fills blocks, and each request may fill one more, and one with its output. Whoever is
+    preempted out of the step, which only happens by priority, leaves its place in it to others.
+    """
+    settings = loop.settings
+    num_live = loop.numbers[NUM_RUNNING] + loop.numbers[NUM_WAITING]
+    num_blocks = settings[TOKEN_BUDGET] // settings[BLOCK_SIZE] + 2 * num_live + 1
+    return 2 * num_blocks * (1 + num_live) if settings[BY_PRIORITY] else 2 * num_blocks

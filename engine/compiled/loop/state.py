@@ -91,9 +91,11 @@ TOO_LONG = -1
     STEP_TIME,
     NUM_WINDOWS,
     SERVER,
-) = range(20)
+    TELLS_KEYS,  # whether somebody follows which keys blocks get and lose
+    TELLS_FIRST_TOKENS,  # whether somebody waits for the first tokens of requests
+) = range(22)
 
-NUM_SETTINGS = 20
+NUM_SETTINGS = 22
 
 # ---------------------------------------------------------------- numbers that change
 
@@ -132,9 +134,11 @@ NUM_SETTINGS = 20
     LOG_ROWS,
     LATENCY_ROWS,
     SECOND_ROWS,
-) = range(34)
+    KEY_ROWS,
+    NUM_FIRST_TOKENS,  # of which nobody was told
+) = range(36)
 
-NUM_NUMBERS = 34
+NUM_NUMBERS = 36
 
 # ---------------------------------------------------------------- tables
 
@@ -171,6 +175,9 @@ STEP_COLUMNS = (
 LOG_PREEMPTED, LOG_ADMITTED, LOG_ENDED = range(3)
 """Values of ``LOG_KIND``."""
 
+(CHANGED_BLOCK, CHANGED_KEY) = range(2)
+"""Columns of ``key_changes``: a block, and the key that it got; minus the block, where it lost it."""
+
 COLUMNS = {
     "requests": NUM_FIELDS,
     "flights": 5,
@@ -180,6 +187,7 @@ COLUMNS = {
     "log": 7,
     "latencies": 2,
     "seconds": 2,
+    "key_changes": 2,
 }
 """Of the tables among the fields of ``LoopArrays``."""
 
@@ -220,5 +228,9 @@ class LoopArrays(NamedTuple):
     """Time since the token before, and how often."""
     seconds: Table
     """A second since the start, and output tokens delivered in it."""
+    key_changes: Table
+    """Keys that blocks got and lost, in order, if somebody follows them."""
+    first_tokens: Ints
+    """Requests whose first token was delivered, if somebody waits for that."""
     costs: MutableSequence[float]
     """Of the step-time model."""

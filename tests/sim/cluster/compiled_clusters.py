@@ -19,11 +19,6 @@ from kvtwin.workloads.errors import WorkloadError
 from tests.sim.cluster.replicas import router_named
 from tests.sim.compiled_cases import random_case
 
-LOOKING_INTO_STEPS = ("dynamo", "llm-d-precise")
-"""Routers that see first tokens or KV events: the plain scheduler serves them."""
-
-COMPILED = sorted(set(ROUTERS) - set(LOOKING_INTO_STEPS))
-
 
 def outcome(case, router, count, *, compiled):
     """All that a run leaves behind, by name."""
@@ -62,7 +57,7 @@ def outcome(case, router, count, *, compiled):
 def difference(seed):
     """The router of case ``seed``, the names of what differs, and how many steps and requests the plain run has."""
     random = Random(seed)
-    router, count, case = random.choice(COMPILED), random.randint(1, 4), random_case(seed)
+    router, count, case = random.choice(sorted(ROUTERS)), random.randint(1, 4), random_case(seed)
     if ROUTERS[router].serves_api:
         case = case._replace(records=[replace(record, n=1) for record in case.records])
     plain, compiled = (outcome(case, router, count, compiled=each) for each in (False, True))
