@@ -249,7 +249,7 @@ class ContentRun:
 
 
 @pytest.mark.parametrize("groups", slow_but(["all"], GROUPS))
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("memory", slow_but(["recompute", "both"], MEMORIES))
 def test_every_request_reads_its_own_prefix(memory, groups):
     seen = Counter()
     for seed in range(60):

@@ -344,7 +344,7 @@ def test_aborts_and_resets(groups):
         assert not run.cache.forks.unwritten
 
 
-@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("caching", slow_but([True], [True, False]))
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_forks_hold_no_more_blocks_at_equal_progress(caching, asynchronous):
     """Where nothing binds, every sample is as far in one run as in the other, step by step."""
@@ -391,7 +391,7 @@ def test_copies_that_are_not_carried_out_are_seen(monkeypatch):
 # ---------------------------------------------------------------- beam search
 
 
-@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("caching", slow_but([True], [True, False]))
 @pytest.mark.parametrize("groups", slow_but(["parts of blocks"], GROUPS))
 def test_beams_fork_grow_and_end_in_any_order(groups, caching):
     num_copies = 0

@@ -11,7 +11,6 @@ import pytest
 from kvtwin.experiments.commands.registry import COMMANDS
 from kvtwin.experiments.options.fields import fields_of
 from tests.experiments.conftest import SMALL_SERVER, mooncake_row
-from tests.parts import slow_but
 
 HEAVY = ("numpy", "pandas", "pyarrow", "simpy", "yaml", "tqdm", "torch", "jinja2", "plotly", "scipy")
 
@@ -129,7 +128,8 @@ def long_replay(script, write, tmp_path, monkeypatch):
     process.communicate()
 
 
-@pytest.mark.parametrize("number", slow_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_replay_leaves_nothing(long_replay, tmp_path, number):
     process, first = long_replay
     assert "replay" in first

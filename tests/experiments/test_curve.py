@@ -245,6 +245,7 @@ def test_a_picture_of_the_curve_with_replays_on_it(kvtwin, sharing, replayed, tm
         assert picture.read_text().rstrip().endswith("</svg>")
 
 
+@pytest.mark.slow
 def test_the_picture_shows_what_was_computed(kvtwin, sharing, replayed):
     facts = curve_facts(
         open_workload(str(sharing), None), 16, 1024, [], [Mark("large", 500), Mark("none", None)], None, with_line=True

@@ -57,6 +57,7 @@ def titles(folder):
     return found
 
 
+@pytest.mark.slow
 def test_a_run_has_pictures_that_come_out_the_same(kvtwin, mooncake, run_folder, tmp_path):
     outcome = kvtwin("plot", run_folder)
     assert (outcome.code, drawn(run_folder / "plots")) == (0, ["latencies", "misses", "timeline"])
@@ -94,6 +95,7 @@ def test_failed_points_and_options_without_numbers_are_left_out(kvtwin, sweep_fo
     }
 
 
+@pytest.mark.slow
 def test_what_memory_is_used_for_by_allocator_and_block_size(kvtwin, sweep_folder):
     """All at once on a pool that holds few: requests wait, and every part of the memory is drawn that there is."""
     folder = sweep_folder(

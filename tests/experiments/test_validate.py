@@ -128,10 +128,8 @@ def test_both_runs_are_kept(kvtwin, crowd, tmp_path):
     assert len(decided) == len(executed) == measured.summary["steps"]
     for command in (
         ("compare", out / "measured", out / "predicted"),
-        ("plot", out),
         ("report", out),
         ("plot", out / "measured"),
-        ("report", out / "measured"),
     ):
         assert kvtwin(*command).code == 0
     kvtwin("validate", crowd(), *FAST, "--out", out).complains("already exists")

@@ -195,10 +195,9 @@ def rounding_to(unit):
     return RoundsCoarsely
 
 
-@pytest.mark.parametrize(
-    ("dtype", "unit"), slow_but([(torch.bfloat16, 1.5)], [(torch.float32, 0.01), (torch.bfloat16, 1.5)]), ids=str
-)
-def test_what_is_no_rounding_excuses_nothing(dtype, unit):
+@pytest.mark.parametrize("dtype", slow_but([torch.bfloat16], [torch.float32, torch.bfloat16]), ids=str)
+def test_what_is_no_rounding_excuses_nothing(dtype):
+    unit = 0.01 if dtype == torch.float32 else 1.5
     check = Served(small_decoder(dtype=dtype), 0, 0, rounding_to(unit)).check()
     assert check.found.num_wrong_tokens == 0
     assert (check.is_rounding, check.passed) == (False, False)

@@ -78,7 +78,9 @@ def test_cases_on_images_are_as_they_are_written_down():
         assert (DEFAULT_CONFIG | case, kept_lines) == (written, json.loads(json.dumps(lines)))
 
 
-@pytest.mark.parametrize(("folder", "name"), [(GOLDEN, "ops"), (GOLDEN_IMAGES, "aborted")])
+@pytest.mark.parametrize(
+    ("folder", "name"), [pytest.param(GOLDEN, "ops", marks=pytest.mark.slow), (GOLDEN_IMAGES, "aborted")]
+)
 def test_the_comparison_sees_a_wrong_decision(folder, name):
     """A negative control: every kind of field, changed once, is noticed."""
     case, lines, log = load(folder, name)

@@ -55,17 +55,17 @@ def test_the_interpreted_loop_is_the_same(seed):
         assert difference(seed)[0] == []
 
 
+_SERVERS = [
+    {},
+    {"scheduling_policy": "priority", "async_scheduling": False, "max_num_seqs": 8},
+    {"enable_prefix_caching": False, "max_concurrency": 6, "warmup_requests": 20},
+    {"num_gpu_blocks_override": 900, "block_size": 32, "max_model_len": 20_000},
+    {"step_time": "linear", "long_prefill_token_threshold": 64, "parallel_samples": 3},
+]
+
+
 @needs_machine_code
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"num_gpu_blocks_override": 900, "block_size": 32, "max_model_len": 20_000},
-        {"scheduling_policy": "priority", "async_scheduling": False, "max_num_seqs": 8},
-        {"enable_prefix_caching": False, "max_concurrency": 6, "warmup_requests": 20},
-        {"step_time": "linear", "long_prefill_token_threshold": 64, "parallel_samples": 3},
-    ],
-)
+@pytest.mark.parametrize("options", slow_but(_SERVERS[:3], _SERVERS))
 def test_the_folder_of_a_run_is_the_same_byte_for_byte(options, monkeypatch):
     options = read_options(ReplayOptions, {"trace": "demo", **options}, "replay")
     compiled = replay(options)

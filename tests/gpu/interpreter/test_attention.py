@@ -16,7 +16,7 @@ def check(case):
     assert step_of(case).error(TRITON) <= LIMITS[case.dtype]
 
 
-@pytest.mark.parametrize("case", slow_but(SHAPES[::27], SHAPES), ids=str)
+@pytest.mark.parametrize("case", slow_but(SHAPES[::54], SHAPES), ids=str)
 def test_a_mixed_step_of_every_shape(case):
     check(case)
 
@@ -72,6 +72,7 @@ def test_prefill_at_edges_of_tiles_and_programs(num_queries, before):
     )
 
 
+@pytest.mark.slow
 def test_prefill_of_many_short_sequences():
     """Most share a program's worth of queries, and every one still has its own."""
     queries = (2, 3, 2, 5, 2, 7, 40, 2, 2)
