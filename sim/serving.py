@@ -321,7 +321,7 @@ class ServerSimulation:
             reasons.append("steps whose time only the executor knows")
         if self._checker or self._has_observer or any(one.looks_into_steps for one in others):
             reasons.append("somebody watches every step")
-        if not all(listener.looks_at_keys_alone for listener in self.scheduler.kv_cache.pool.listeners):
+        if not reasons and not all(one.looks_at_keys_alone for one in self.scheduler.kv_cache.pool.listeners):
             reasons.append("somebody watches every block")
         if not reasons and machine_code() is None:
             reasons.append("nothing is compiled here")
