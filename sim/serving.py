@@ -356,17 +356,21 @@ class ServerSimulation:
         clock = self._clock
         watches_turns = any(observer.looks_at_turns for observer in self._told)
         while True:
-            engine.hold(LAST_NS if watches_turns else clock.now_ns, may_decide=False)
             num_processed_steps = engine.num_processed_steps
-            why = engine.run(clock.now_ns, clock.now_ns)
+            others_act, why = clock.next_ns == clock.now_ns, HELD
+            if others_act or watches_turns:
+                engine.hold(LAST_NS if watches_turns else clock.now_ns, may_decide=False)
+                why = engine.run(clock.now_ns, clock.now_ns)
             if why == HELD:
-                self._tell_of_outputs(engine, num_processed_steps)
-                yield clock.after_outputs(clock.now_ns)
+                if others_act or watches_turns:
+                    self._tell_of_outputs(engine, num_processed_steps)
+                    num_processed_steps = engine.num_processed_steps
+                if others_act:
+                    yield clock.after_outputs(clock.now_ns)
                 engine.take_arrivals(self._record_of, must_tell=self.ends_matter())
                 for observer in self._told:
                     observer.turns(clock.now_ns)
                 engine.hold(LAST_NS if watches_turns else clock.now_ns, may_decide=True)
-                num_processed_steps = engine.num_processed_steps
                 why = engine.run(clock.now_ns, clock.next_ns if self.ends_matter() else clock.next_call_ns)
             if why != WAKES_LATER and engine.now_ns > clock.now_ns:
                 yield clock.after_arrivals(engine.now_ns)
