@@ -7,7 +7,7 @@ from typing import Any
 from kvtwin.experiments.api.given import WorkloadSource, given_options, source_of
 from kvtwin.experiments.api.keeping import returned_in_any_case
 from kvtwin.experiments.api.run import Run
-from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replay import ReplayCommandOptions
 from kvtwin.experiments.runs.kept import RunInMemory, replay_and_keep
 
 
@@ -23,6 +23,6 @@ def replay(workload: WorkloadSource, *, progress: bool = True, **options: Any) -
     completed: see ``summary["completed"]`` and ``summary["verdicts"]``.
     """
     path, opened = source_of(workload, options)
-    read = given_options(ReplayOptions, "kvtwin replay", options, trace=path)
+    read = given_options(ReplayCommandOptions, "kvtwin replay", options, trace=path)
     replayed = returned_in_any_case(lambda show: replay_and_keep(read, opened, show=show, show_progress=progress))
     return Run(RunInMemory.of(replayed, str(read.out or "replay")), replayed.heading)

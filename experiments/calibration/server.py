@@ -100,7 +100,7 @@ def fit_to_server(record: Path, server: Path, *, known_until_ns: float = float("
         records = records[: len(known)]
         for index, each in enumerate(records):
             each.request_id = str(index)
-        recorder = replay(options, workload_of(records), step_time=AdjustedStepTime(base, *scales)).recorder
+        recorder = replay(options, workload_of(records), change=lambda _: AdjustedStepTime(base, *scales)).recorder
         return columns_of(recorder.requests), columns_of(recorder.steps)
 
     try:

@@ -22,7 +22,7 @@ from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.ending import ending_later
 from kvtwin.experiments.options.config_file import with_config_file
 from kvtwin.experiments.options.fields import OptionField, fields_of
-from kvtwin.experiments.options.kinds import Choice, Several, Switch, Traces
+from kvtwin.experiments.options.kinds import Choice, Several, Switch, Texts
 from kvtwin.experiments.options.reading import read_options, refusal, unknown_option
 
 
@@ -94,14 +94,15 @@ def _function(name: str, module: ModuleType) -> Callable[..., Any]:
 
 def _parameter(field: OptionField) -> inspect.Parameter:
     if field.is_argument:
-        kind: Any = list[str] if isinstance(field.kind, Several | Traces) else str
+        kind: Any = list[str] if isinstance(field.kind, Several | Texts) else str
         return _keyword(field.name, kind | None, typer.Argument(metavar=field.flag))
     if isinstance(field.kind, Switch):
         flags = f"{field.flag}/{field.off_flag}" if field.has_off else field.flag
         return _keyword(field.name, bool | None, typer.Option(flags, *field.aliases))
     completion = _choices(field.kind.choices) if isinstance(field.kind, Choice) else None
+    value: Any = list[str] if isinstance(field.kind, Texts) else str
     return _keyword(
-        field.name, str | None, typer.Option(field.flag, *field.aliases, autocompletion=completion, help=field.help)
+        field.name, value | None, typer.Option(field.flag, *field.aliases, autocompletion=completion, help=field.help)
     )
 
 

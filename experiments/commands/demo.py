@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from kvtwin.experiments.commands import replay
 from kvtwin.experiments.options.reading import command_line
-from kvtwin.experiments.options.replay import DEFAULT_MODEL, ReplayOptions
+from kvtwin.experiments.options.replay import DEFAULT_MODEL, ReplayCommandOptions
 from kvtwin.experiments.options.results import NoOptions
 from kvtwin.experiments.options.trace import DEMO
 
 OPTIONS = NoOptions
 
-DEMO_OPTIONS = ReplayOptions(
+DEMO_OPTIONS = ReplayCommandOptions(
     trace=DEMO,
     model=DEFAULT_MODEL,
     gpu="rtx-4090",

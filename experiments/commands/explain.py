@@ -17,9 +17,6 @@ examples:
 
 def run(options: ExplainOptions) -> int:
     """Explain a request. Exit code 1 if it did not finish."""
-    from kvtwin.experiments.errors import UserError
     from kvtwin.experiments.narration.explanation import explain
 
-    if options.spread:
-        raise UserError("--spread: only for `kvtwin replay`")
     return explain(options)

@@ -22,13 +22,9 @@ Exit code: 0; 1 if a server could not be replayed; 2 for a mistake in the input.
 
 def run(options: LimitOptions) -> int:
     """Look for the limits, and print them. Exit code 1 when a server could not be replayed."""
-    from kvtwin.experiments.errors import UserError
     from kvtwin.experiments.limits.all_limits import limit_of_options
     from kvtwin.experiments.limits.text import text_parts
     from kvtwin.experiments.records.result_file import Found, print_and_keep
-
-    if options.spread:
-        raise UserError("--spread: only for `kvtwin replay`")
 
     def find() -> Found:
         facts = limit_of_options(options)

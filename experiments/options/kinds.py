@@ -123,10 +123,8 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Traces(Text):
-    """What names a trace: one word, or several, which are kept with commas between them."""
-
-    metavar: str = "TRACE"
+class Texts(Text):
+    """One text, or several, which are kept with commas between them."""
 
     def read(self, value: Any) -> str:
         return ",".join(map(super().read, value)) if isinstance(value, list | tuple) else super().read(value)

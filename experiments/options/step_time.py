@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtwin.experiments.options.fields import option
-from kvtwin.experiments.options.kinds import Switch, Text
+from kvtwin.experiments.options.kinds import Text
+
+STEP_TIME_HELP = (
+    "roofline (computed from model and GPU), aic (NVIDIA's measured kernels), zero, linear (example coefficients), "
+    "or a YAML file of coefficients, such as `kvtwin calibrate` writes"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,17 +20,11 @@ class StepTimeOptions:
     step_time: str = option(
         "roofline",
         Text("MODEL"),
-        "roofline (computed from model and GPU), aic (NVIDIA's measured kernels), zero, linear (example coefficients), "
-        "or a YAML file of coefficients, such as `kvtwin calibrate` writes",
+        STEP_TIME_HELP,
     )
     interconnect: str | None = option(
         None,
         Text("KIND"),
         "links between tensor-parallel GPUs, for roofline and aic: pcie-host, pcie-gen4, pcie-gen5, pcie-nccl, "
         "nvlink-a100, nvlink-hopper, nvlink-blackwell, or a YAML file (default: the GPU's usual ones)",
-    )
-    spread: bool = option(
-        False,
-        Switch(has_off=False),
-        "repeat the run with steps 20 % shorter and longer and with random ones, and print how far figures are apart",
     )

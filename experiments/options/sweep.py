@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvtwin.experiments.options.fields import argument, option
-from kvtwin.experiments.options.kinds import File, Switch, Text, Traces, Whole
+from kvtwin.experiments.options.kinds import File, Switch, Text, Texts, Whole
 from kvtwin.experiments.options.output import JsonOption
 
 WORKERS = Whole("N", 1, 1024)
@@ -17,7 +17,7 @@ class SweepOptions(JsonOption):
     """Sweep."""
 
     spec: Path = argument(File("SPEC.yaml"), "the settings to replay")
-    trace: str | None = argument(Traces(), "workload file, instead of the one in SPEC.yaml", None)
+    trace: str | None = argument(Texts("TRACE"), "workload file, instead of the one in SPEC.yaml", None)
     out: Path | None = option(None, File("DIR"), "save every run, and a table of all, in a new folder")
     resume: bool = option(False, Switch(has_off=False), "continue --out DIR: replay only what is missing")
     dry_run: bool = option(False, Switch(has_off=False), "check SPEC.yaml and print the replays without running them")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtwin.experiments.options.fields import argument, option
-from kvtwin.experiments.options.kinds import Choice, Number, Switch, Text, Traces, Whole
+from kvtwin.experiments.options.kinds import Choice, Number, Switch, Text, Texts, Whole
 from kvtwin.workloads.formats.names import FORMAT_NAMES
 
 DEMO = "demo"
@@ -48,5 +48,5 @@ class TraceOptions(FormatOptions):
     """Trace."""
 
     trace: str = argument(
-        Traces(), "workload file, folder or pattern, or several; -: standard input; demo: the bundled workload"
+        Texts("TRACE"), "workload file, folder or pattern, or several; -: standard input; demo: the bundled workload"
     )

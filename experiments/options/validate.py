@@ -25,7 +25,6 @@ ELSEWHERE: Mapping[str, tuple[Any, str]] = {
     "allocator": ("paged", "validation always uses paged blocks"),
     "ignore_eos": (True, "validation uses the workload's output lengths"),
     "executor": (None, "only for `kvtwin replay`"),
-    "spread": (False, "only for `kvtwin replay`, and always with --server-run"),
     "events": (False, "only for `kvtwin replay`"),
     "kv_events": (False, "only for `kvtwin replay`"),
     "weight_bytes": (None, _MEASURED),

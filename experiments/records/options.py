@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kvtwin.experiments.options.reading import read_options
-from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replay import ReplayCommandOptions, ReplayOptions
 from kvtwin.experiments.options.validate import ValidateOptions
 
-_OPTIONS = {"replay": ReplayOptions, "validate": ValidateOptions}
+_OPTIONS = {"replay": ReplayCommandOptions, "validate": ValidateOptions}
 
 
 def options_of_run(configuration: dict[str, Any]) -> ReplayOptions:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replay import ReplayCommandOptions
 from kvtwin.experiments.records.event_recording import EventFolder, event_folder
 from kvtwin.experiments.records.folder import check_free, run_files, write_run_folder
 from kvtwin.experiments.records.reader import Columns, Run
@@ -20,12 +20,13 @@ from kvtwin.experiments.runs.latencies import as_array
 from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.runs.replicas import ReplayedReplicas
+from kvtwin.experiments.runs.spread import spread_of
 from kvtwin.sim.recording import RequestColumns, StepColumns
 from kvtwin.workloads.workload import Workload
 
 
 def replay_and_keep(
-    options: ReplayOptions,
+    options: ReplayCommandOptions,
     workload: Workload | None = None,
     *,
     show: Callable[[Replayed], object] = lambda _: None,
@@ -41,6 +42,8 @@ def replay_and_keep(
         check_free(options.out)
     with event_folder(options) as streamed:
         replayed = replay(options, workload, show_progress=show_progress, events=streamed)
+        if options.spread:
+            replayed.summary["spread"] = spread_of(replayed.summary, options, workload, show_progress=show_progress)
         try:
             show(replayed)
         finally:

@@ -13,13 +13,13 @@ from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.runs.replica_part import ReplicaPart, simulate_part
 from kvtwin.experiments.runs.sent_records import SentRecords
+from kvtwin.experiments.runs.server import ChangeStepTime
 from kvtwin.experiments.setup.dask import dask_client
 from kvtwin.experiments.setup.replicas import replica_options, router_of
 from kvtwin.sim.cluster.destinations import Destinations
 from kvtwin.sim.cluster.one_of_several import Event, Send
 from kvtwin.sim.cluster.recording import ClusterRecorder, Routing
 from kvtwin.sim.cluster.router import Knows
-from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.workload import Workload
@@ -49,7 +49,7 @@ def simulate_in_parallel(
     options: ReplayOptions,
     workload: Workload | None,
     load: Load,
-    step_time: StepTimeModel | None,
+    change: ChangeStepTime | None,
     sent: SentRecords,
     *,
     show_progress: bool,
@@ -62,7 +62,7 @@ def simulate_in_parallel(
     """
     check_independence(options, load)
     records, count = list(load), len(replica_options(options))
-    run = _Workers(options, workload, step_time, count, show_progress=show_progress)
+    run = _Workers(options, workload, change, count, show_progress=show_progress)
     with dask_client("--executor", options.executor or "", count) as client:
         if any(record.waits for record in records):
             sends = _sends([part.events for part in run.on(client, ())])
@@ -83,13 +83,13 @@ class _Workers:
         self,
         options: ReplayOptions,
         workload: Workload | None,
-        step_time: StepTimeModel | None,
+        change: ChangeStepTime | None,
         count: int,
         *,
         show_progress: bool,
     ) -> None:
         self._options = replace(options, executor=None, out=None)
-        self._rest = workload, step_time
+        self._rest = workload, change
         self._count = count
         self._show_progress = show_progress
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
-
-from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.records.event_recording import EventFolder, recorded_events
@@ -15,13 +10,11 @@ from kvtwin.experiments.runs.heading import heading_lines
 from kvtwin.experiments.runs.loads import opened_load, within_the_clock
 from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.runs.replicas import replay_replicas
-from kvtwin.experiments.runs.server import Server, check_refusals
-from kvtwin.experiments.runs.spread import spread_of
+from kvtwin.experiments.runs.server import ChangeStepTime, Server, check_refusals
 from kvtwin.experiments.runs.verdicts import verdicts
 from kvtwin.experiments.setup.replicas import has_replicas
 from kvtwin.sim.compiled_settings import reasons_against
 from kvtwin.sim.serving import Observe
-from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.workload import Workload
 
 
@@ -32,22 +25,20 @@ def replay(
     show_progress: bool = False,
     observe: Observe | None = None,
     events: EventFolder | None = None,
-    step_time: StepTimeModel | None = None,
+    change: ChangeStepTime | None = None,
 ) -> Replayed:
-    """Simulate a server on the trace of ``options``, or on ``workload``; with ``step_time`` instead of theirs.
+    """Simulate a server on the trace of ``options``, or on ``workload``.
 
-    ``observe`` makes an observer of the scheduler. What ``--events`` and ``--kv-events`` ask for is written into the
-    folder ``events``. UserError: settings that cannot be.
+    ``observe`` makes an observer of the scheduler, ``change`` another step-time model of a server's own. What
+    ``--events`` and ``--kv-events`` ask for is written into the folder ``events``. UserError: settings that cannot be.
     """
     if has_replicas(options):
-        if options.spread:
-            raise UserError("--spread: not with replicas")
         return replay_replicas(
-            options, workload, show_progress=show_progress, observe=observe, events=events, step_time=step_time
+            options, workload, show_progress=show_progress, observe=observe, events=events, change=change
         )
     if options.executor:
         raise UserError("--executor: needs --data-parallel-size or --replicas: one server runs in one process")
-    server = Server.of(options, step_time)
+    server = Server.of(options, change)
     workload, load = opened_load(options, workload, show_progress=show_progress)
     misses = MissSources(server.config)
     stopwatch = Stopwatch()
@@ -63,13 +54,6 @@ def replay(
     summary["num_unsorted"] = workload.num_unsorted
     summary["trace_notes"] = list(workload.warnings)
     summary["verdicts"] = verdicts(summary, recorder, server.config, load)
-    if options.spread:
-
-        def again(varied: StepTimeModel) -> Mapping[str, Any]:
-            alone = replace(options, spread=False, events=False, kv_events=False)
-            return replay(alone, workload, step_time=varied).summary
-
-        summary["spread"] = spread_of(summary, server.step_time, again)
     heading = heading_lines(server, workload, summary)
     if reasons := list(reasons_against(server.config)):
         heading.append(f"Decided step by step by the plain scheduler, which takes longer: {', '.join(reasons)}")

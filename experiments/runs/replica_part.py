@@ -11,13 +11,12 @@ from kvtwin.experiments.misses.run_chains import RunChains
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.runs.loads import opened_load, within_the_clock
-from kvtwin.experiments.runs.server import Server
+from kvtwin.experiments.runs.server import ChangeStepTime, Server
 from kvtwin.experiments.setup.replicas import replica_options, router_of
 from kvtwin.sim.clock import Clock
 from kvtwin.sim.cluster.destinations import Destinations
 from kvtwin.sim.cluster.one_of_several import Event, OneOfSeveral, Send
 from kvtwin.sim.recording import Recorder
-from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.workload import Workload
 
@@ -41,7 +40,7 @@ def simulate_part(
     replica: int,
     sends: Sequence[Send],
     workload: Workload | None = None,
-    step_time: StepTimeModel | None = None,
+    change: ChangeStepTime | None = None,
 ) -> ReplicaPart | str:
     """Simulate one replica of ``options``, or say why it cannot be.
 
@@ -49,7 +48,7 @@ def simulate_part(
     """
     try:
         with within_the_clock():
-            return _simulate(options, replica, sends, workload, step_time)
+            return _simulate(options, replica, sends, workload, change)
     except (UserError, WorkloadError) as error:
         return " ".join(str(error).split())
 
@@ -59,9 +58,9 @@ def _simulate(
     replica: int,
     sends: Sequence[Send],
     workload: Workload | None,
-    step_time: StepTimeModel | None,
+    change: ChangeStepTime | None,
 ) -> ReplicaPart:
-    servers = [Server.of(each, step_time) for each in replica_options(options)]
+    servers = [Server.of(each, change) for each in replica_options(options)]
     server = servers[replica]
     _, load = opened_load(options, workload)
     records, destinations = list(load), Destinations(router_of(options, options.seed), len(servers))

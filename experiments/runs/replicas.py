@@ -22,13 +22,12 @@ from kvtwin.experiments.runs.parallel_replicas import simulate_in_parallel
 from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.runs.replica_summary import summary_of_all
 from kvtwin.experiments.runs.sent_records import SentRecords
-from kvtwin.experiments.runs.server import Server, check_refusals
+from kvtwin.experiments.runs.server import ChangeStepTime, Server, check_refusals
 from kvtwin.experiments.runs.verdicts import verdicts
 from kvtwin.experiments.setup.replicas import cluster_of, replica_options
 from kvtwin.sim.clock import Clock
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.serving import Observe
-from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.formats.native import write_lines
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.request_record import RequestRecord
@@ -61,12 +60,12 @@ def replay_replicas(
     show_progress: bool = False,
     observe: Observe | None = None,
     events: EventFolder | None = None,
-    step_time: StepTimeModel | None = None,
+    change: ChangeStepTime | None = None,
 ) -> ReplayedReplicas:
     """Simulate the replicas of ``options`` as :func:`~kvtwin.experiments.runs.replay.replay` does one server."""
     if observe:
         raise UserError("--data-parallel-size: only one server can be explained; replay a replica's own trace")
-    made = {each: Server.of(each, step_time) for each in dict.fromkeys(replica_options(options))}
+    made = {each: Server.of(each, change) for each in dict.fromkeys(replica_options(options))}
     servers = [made[each] for each in replica_options(options)]
     given = workload
     workload, load = opened_load(options, workload, show_progress=show_progress)
@@ -79,7 +78,7 @@ def replay_replicas(
     ]
     sent = SentRecords(simulations, keeps_records=options.out is not None)
     if options.executor:
-        recorder, misses = simulate_in_parallel(options, given, load, step_time, sent, show_progress=show_progress)
+        recorder, misses = simulate_in_parallel(options, given, load, change, sent, show_progress=show_progress)
     else:
         with request_progress("replay", load.num_requests, show=show_progress) as advance, ExitStack() as stack:
             for number, simulation in enumerate(simulations):

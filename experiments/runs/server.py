@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.errors import UserError
@@ -30,6 +30,9 @@ from kvtwin.sim.step_shape import StepShape
 from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.load import Load
 
+ChangeStepTime: TypeAlias = Callable[[StepTimeModel], StepTimeModel]
+"""Makes another step-time model of a server's own."""
+
 
 @dataclass(frozen=True)
 class Server:
@@ -43,12 +46,14 @@ class Server:
     link: HostLink | None
 
     @classmethod
-    def of(cls, options: ReplayOptions, step_time: StepTimeModel | None = None) -> Server:
-        """With ``step_time`` instead of that of the options. UserError: settings that cannot be."""
+    def of(cls, options: ReplayOptions, change: ChangeStepTime | None = None) -> Server:
+        """With the step times of the options, or what ``change`` makes of them. UserError: settings that cannot be."""
         speculation = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
         sizing = resolve_sizing(options, speculation)
         config = engine_config(options, sizing, speculation)
-        step_time = step_time or step_time_model(options, sizing.inputs)
+        step_time = step_time_model(options, sizing.inputs)
+        if change:
+            step_time = change(step_time)
         return cls(options, sizing, speculation, config, step_time, host_link(options, sizing))
 
     def simulation(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from kvtwin.experiments.display.progress import progress
+from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.runs.text import WIDTH, row, title
 from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.sim.varied import VariedStepTime
+from kvtwin.workloads.workload import Workload
 
 
 class Variation(NamedTuple):
@@ -16,6 +21,10 @@ class Variation(NamedTuple):
     bias: float = 1.0
     noise: float = 0.0
     seed: int = 0
+
+    def of(self, base: StepTimeModel) -> VariedStepTime:
+        """Another server's step times."""
+        return VariedStepTime(base, *self)
 
 
 BIAS = 0.2
@@ -45,10 +54,15 @@ Spread = dict[str, tuple[float, float] | None]
 
 
 def spread_of(
-    summary: Mapping[str, Any], base: StepTimeModel, again: Callable[[StepTimeModel], Mapping[str, Any]]
+    summary: Mapping[str, Any], options: ReplayOptions, workload: Workload | None = None, *, show_progress: bool = False
 ) -> Spread:
-    """Of the run ``summary`` and ``again`` with varied steps of ``base``; ``again`` gives the summary of such a run."""
-    summaries = [summary, *(again(VariedStepTime(base, *variation)) for variation in VARIATIONS)]
+    """Of the run of ``options``, whose figures are ``summary``, and of the same with other step times."""
+    alone = replace(options, out=None, events=False, kv_events=False)
+    summaries = [summary]
+    with progress("other step times", "runs", len(VARIATIONS), show=show_progress) as bar:
+        for variation in VARIATIONS:
+            summaries.append(replay(alone, workload, change=variation.of).summary)
+            bar.update(1)
     return {name: _range([each.get(name) for each in summaries]) for name in FIGURES}
 
 
@@ -84,6 +98,9 @@ def amplifies(summary: Mapping[str, Any], spread: Spread) -> bool:
 
 def range_text(low: float, high: float) -> str:
     """``13,312 to 13,552``."""
-    if isinstance(low, int) and isinstance(high, int):
-        return f"{low:,} to {high:,}"
-    return f"{low:,.1f} to {high:,.1f}"
+    return f"{figure_text(low)} to {figure_text(high)}"
+
+
+def figure_text(value: float) -> str:
+    """``13,312``, or with one digit after the point."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

@@ -19,6 +19,7 @@ from kvtwin.experiments.records.event_recording import EventFolder
 from kvtwin.experiments.runs.kept import columns_of
 from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.runs.replayed import Replayed
+from kvtwin.experiments.runs.spread import Spread, spread_of
 from kvtwin.experiments.server_runs.latencies import compare_latencies
 from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, served_in_run
 from kvtwin.experiments.server_validation.kv_state import KVLog, compare_kv_logs, read_kv_log
@@ -47,9 +48,10 @@ def validate_server_run(options: ValidateOptions, folder: Path) -> dict[str, Any
     asked = _with_limits(folder, record, _replay_options(options))
     records = as_served(islice(open_trace(asked.trace, asked), asked.num_prompts), record.served)
     simulated, kv_events = _simulate(replace(asked, kv_events=record.kv_events is not None), records)
+    spread = spread_of(simulated.summary, asked, workload_of(records), show_progress=True)
     facts: dict[str, Any] = {"heading": _heading(folder, record, simulated)}
-    facts["counters"] = _counters(record, simulated)
-    facts["latencies"] = _latencies(record.served, simulated)
+    facts["counters"] = _counters(record, simulated, spread)
+    facts["latencies"] = _latencies(record.served, simulated, spread)
     facts["kv_events"] = None
     unchecked = list(UNCHECKED)
     if record.kv_events and kv_events:
@@ -98,7 +100,7 @@ def _replay_options(options: ValidateOptions) -> ReplayOptions:
     if options.out is not None:
         raise UserError("--out: not with --server-run; --json prints all figures")
     values = {field.name: getattr(options, field.name) for field in fields(ReplayOptions)}
-    return ReplayOptions(**values | {"step_time": options.step_time or "roofline", "spread": True, "out": None})
+    return ReplayOptions(**values | {"step_time": options.step_time or "roofline", "out": None})
 
 
 _ONLY_ON_A_DEVICE = (*(field.name for field in fields(DeviceOptions)), "length_scale", "temperature", "debug")
@@ -150,10 +152,9 @@ def _heading(folder: Path, record: ServerRecord, simulated: Replayed) -> list[st
     ]
 
 
-def _counters(record: ServerRecord, simulated: Replayed) -> dict[str, dict[str, Any]]:
+def _counters(record: ServerRecord, simulated: Replayed, spread: Spread) -> dict[str, dict[str, Any]]:
     if record.counters is None:
         return {}
-    spread = simulated.summary["spread"]
     facts = {}
     for key in COUNTERS:
         if key in record.counters and simulated.summary.get(key) is not None:
@@ -161,16 +162,19 @@ def _counters(record: ServerRecord, simulated: Replayed) -> dict[str, dict[str, 
     return facts
 
 
-def _latencies(served: Sequence[ServedRequest], simulated: Replayed) -> dict[str, dict[str, Any]]:
+def _latencies(served: Sequence[ServedRequest], simulated: Replayed, spread: Spread) -> dict[str, dict[str, Any]]:
     columns = columns_of(simulated.recorder.requests)
     facts = {}
     for each in compare_latencies(served, served_in_run(columns)):
-        spread = None
+        bounds = None
         with suppress(KeyError):
-            low_high = simulated.summary["spread"][_SPREAD[each.name]]
+            low_high = spread[_SPREAD[each.name]]
             factor = 1000 if each.name in ("mean TTFT", "mean E2E") else 1  # the summary has ms
-            spread = low_high and (low_high[0] / factor, low_high[1] / factor)
-        facts[each.name] = _figure(each.measured, each.simulated, spread) | {"unit": each.unit, "error": each.error}
+            bounds = low_high and (low_high[0] / factor, low_high[1] / factor)
+        facts[each.name] = _figure(each.measured, each.simulated, bounds) | {
+            "unit": each.unit,
+            "error": each.error,
+        }
     return facts
 
 

@@ -29,7 +29,7 @@ _Options = TypeVar("_Options", bound=ReplayOptions)
 
 _OWN = frozenset(
     field.name for options in (SizingOptions, EngineOptions, StepTimeOptions) for field in fields_of(options)
-) - {"data_parallel_size", "spread"}
+) - {"data_parallel_size"}
 """Options in which replicas may differ."""
 
 

@@ -14,13 +14,13 @@ from kvtwin.experiments.options.fields import fields_of
 from kvtwin.experiments.options.kinds import Bytes, Choice, Number, Several, Switch, Whole
 from kvtwin.experiments.options.output import ServiceLevel
 from kvtwin.experiments.options.reading import as_plain, command_words, read_options
-from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replay import ReplayCommandOptions
 from kvtwin.workloads.formats.names import FORMAT_NAMES
 from kvtwin.workloads.formats.registry import FORMATS
 
 
 def replay_options(**values):
-    return read_options(ReplayOptions, {"trace": "demo"} | values, "kvtwin replay")
+    return read_options(ReplayCommandOptions, {"trace": "demo"} | values, "kvtwin replay")
 
 
 def test_names_of_formats_are_those_of_the_registry():
@@ -34,7 +34,7 @@ def test_options_cannot_be_changed():
 
 @pytest.mark.parametrize("name", ["block_size", "block-size", "--block-size", "--block_size"])
 def test_every_spelling_of_a_name(name):
-    assert read_options(ReplayOptions, {"trace": "t", name: "32"}, "kvtwin replay").block_size == 32
+    assert read_options(ReplayCommandOptions, {"trace": "t", name: "32"}, "kvtwin replay").block_size == 32
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_mistake_is_one_line_with_the_flag(values, message):
 
 def test_what_is_needed_is_asked_for():
     with pytest.raises(UserError, match=r"^TRACE: is needed"):
-        read_options(ReplayOptions, {}, "kvtwin replay")
+        read_options(ReplayCommandOptions, {}, "kvtwin replay")
 
 
 _VALUES = {
@@ -80,7 +80,7 @@ _VALUES = {
 def test_options_survive_every_way_of_writing_them(data):
     """A command line, plain data as in YAML, and keyword arguments come to the same options."""
     values = {"trace": "a trace.jsonl"}
-    for field in data.draw(st.lists(st.sampled_from(fields_of(ReplayOptions)), max_size=8, unique=True)):
+    for field in data.draw(st.lists(st.sampled_from(fields_of(ReplayCommandOptions)), max_size=8, unique=True)):
         strategy = _VALUES.get(type(field.kind), lambda kind: st.none())(field.kind)
         value = data.draw(strategy)
         if not field.is_argument and (value is not None or getattr(field.kind, "or_none", False)):

@@ -117,7 +117,6 @@ def test_what_is_missing_is_named(served, kvtwin, tmp_path):
     kvtwin(*words, *OPTIONS).complains("has none of vllm:prefix_cache_queries")
     (tmp_path / "requests.jsonl").write_text("")
     kvtwin(*words, *OPTIONS).complains("has both bench.json")
-    kvtwin("replay", "demo", "--data-parallel-size", "2", "--spread").complains("--spread: not with replicas")
 
 
 def test_counters_of_all_engines_are_summed_and_those_before_are_taken_off(tmp_path):
