@@ -63,8 +63,17 @@ class Adjustment(NamedTuple):
         return self.apart < AGREED
 
 
-Simulate = Callable[[Scales], tuple[Columns, Columns]]
-"""Serves the same requests with adjusted steps: the requests and steps of a run."""
+class Served(NamedTuple):
+    """A simulation of the same requests with adjusted steps."""
+
+    requests: Columns
+    steps: Columns
+    """With a column ``replica`` where there are several."""
+    steps_together: bool = False
+    """Whether a step of one replica lasts as long as those of the others that start with it."""
+
+
+Simulate = Callable[[Scales], Served]
 
 _SLACK_NS = 3_000_000_000
 """Added to a time before errors are relative to it: short ones are uncertain by a step or two, and by what precedes."""
@@ -86,7 +95,7 @@ def fit_adjustment(
         )
     used = Scales()
     for _ in range(MOST_ROUNDS):
-        work_ns, busy_ns = _rows(known, *simulate(used), used, known_until_ns)
+        work_ns, busy_ns = _rows(known, simulate(used), used, known_until_ns)
         scales, correlation = fit_rows(work_ns, busy_ns)
         apart = np.abs(work_ns.sum(axis=0) * np.subtract(scales, used)).sum() / busy_ns.sum()
         if apart < AGREED:
@@ -98,7 +107,7 @@ def fit_adjustment(
 
 
 def _rows(
-    known: dict[str, ServedRequest], requests: Columns, steps: Columns, used: Scales, until_ns: float
+    known: dict[str, ServedRequest], simulated: Served, used: Scales, until_ns: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of each known time, in order of its end: what multiplies the numbers of an adjustment, and the measurement.
 
@@ -107,10 +116,14 @@ def _rows(
     While the simulated server is idle, the measured one is taken to be idle too.
     """
     rows = []
-    with_prompts_ns = steps["start_ns"][steps["tokens"] > steps["sequences"]]  # of all ranks that step together
+    steps = simulated.steps
+    prompts = steps["tokens"] > steps["sequences"]
+    if simulated.steps_together:
+        prompts = np.isin(steps["start_ns"], steps["start_ns"][prompts])
+    steps = steps | {"prompts": prompts}
     for replica in range(int(max(steps.get("replica", [0]))) + 1):
-        own_steps, own_requests = (_of_replica(columns, replica) for columns in (steps, requests))
-        rows += _rows_of_server(known, own_requests, own_steps, with_prompts_ns, used, until_ns)
+        own_steps, own_requests = (_of_replica(columns, replica) for columns in (steps, simulated.requests))
+        rows += _rows_of_server(known, own_requests, own_steps, used, until_ns)
     if len(rows) < LEAST_REQUESTS:
         raise ValueError(f"only {len(rows)} times of {len(known)} requests can be compared with the simulated server's")
     table = np.array(sorted(rows, key=lambda row: row[4]), dtype=float)
@@ -128,12 +141,10 @@ def _rows_of_server(
     known: dict[str, ServedRequest],
     requests: Columns,
     steps: Columns,
-    with_prompts_ns: np.ndarray,
     used: Scales,
     until_ns: float,
 ) -> Iterator[tuple[float, ...]]:
-    started_ns, spent_ns = steps["start_ns"], steps["end_ns"] - steps["start_ns"]
-    prompts = np.isin(started_ns, with_prompts_ns)
+    started_ns, spent_ns, prompts = steps["start_ns"], steps["end_ns"] - steps["start_ns"], steps["prompts"]
     moments = np.column_stack([started_ns, steps["end_ns"]]).ravel()
 
     def until(times_ns: list[int], step_ns: np.ndarray) -> np.ndarray:

@@ -6,13 +6,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvtwin.experiments.calibration.adjustment import MOST_ROUNDS, Adjustment, Scales, fit_adjustment
+from kvtwin.experiments.calibration.adjustment import MOST_ROUNDS, Adjustment, Scales, Served, fit_adjustment
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.version import kvtwin_version
 from kvtwin.experiments.files.yaml_files import check_mapping, read_yaml
 from kvtwin.experiments.options.reading import option_key, read_options
 from kvtwin.experiments.options.replay import ReplayOptions
-from kvtwin.experiments.records.reader import Columns
 from kvtwin.experiments.runs.kept import columns_of
 from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.server_runs.bench_json import read_bench_json
@@ -95,13 +94,14 @@ def fit_to_server(record: Path, server: Path, *, known_until_ns: float = float("
     base = server_step_time(options.step_time, options, sizing.inputs)
     names = [request._replace(request_id=str(index)) for index, request in enumerate(known)]
 
-    def simulate(scales: Scales) -> tuple[Columns, Columns]:
+    def simulate(scales: Scales) -> Served:
         records = arriving_as_served(islice(open_trace(options.trace, options), options.num_prompts), served)
         records = records[: len(known)]
         for index, each in enumerate(records):
             each.request_id = str(index)
-        recorder = replay(options, workload_of(records), change=lambda _: AdjustedStepTime(base, *scales)).recorder
-        return columns_of(recorder.requests), columns_of(recorder.steps)
+        replayed = replay(options, workload_of(records), change=lambda _: AdjustedStepTime(base, *scales))
+        requests, steps = (columns_of(rows) for rows in (replayed.recorder.requests, replayed.recorder.steps))
+        return Served(requests, steps, "forward_passes" in replayed.summary)
 
     try:
         adjustment = fit_adjustment(names, simulate, known_until_ns=known_until_ns)

@@ -7,10 +7,11 @@ import pytest
 import yaml
 
 import kvtwin as kv
-from kvtwin.experiments.calibration.adjustment import fit_rows
+from kvtwin.experiments.calibration.adjustment import Served, fit_adjustment, fit_rows
 from kvtwin.experiments.calibration.server import fit_to_server, read_record
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.server_runs.bench_json import read_bench_json
+from kvtwin.experiments.server_runs.served import ServedRequest
 
 SERVER = {"model": "Llama-3.1-8B", "gpu": "rtx-4090", "max_num_seqs": 16, "max_model_len": 8192}
 TRUTH = {"model": "adjusted", "base": "roofline", "decode_scale": 1.2, "prefill_scale": 1.5}
@@ -81,6 +82,39 @@ def test_only_what_the_rows_can_tell_is_fitted():
         scales, correlation = fit_rows(work_ns, work_ns @ (1.2, 1.2, 0))
         assert scales == pytest.approx((1.2, 1.2, 0), rel=1e-6)
         assert correlation is None
+
+
+STEPS, REQUESTS = 20, 20
+
+
+def two_replicas(scales, steps_together):
+    """One after another, requests of one replica that only decode, and of another whose steps all have prompts."""
+    ends_ns = [np.arange(1, STEPS * REQUESTS + 1) * 10_000_000 * scale for scale in scales[:2]]
+    starts_ns = [np.insert(ends[:-1], 0, 0) for ends in ends_ns]
+    steps = {
+        "replica": np.repeat([0, 1], STEPS * REQUESTS),
+        "start_ns": np.concatenate(starts_ns),
+        "end_ns": np.concatenate(ends_ns),
+        "sequences": np.ones(2 * STEPS * REQUESTS, dtype=int),
+        "tokens": np.repeat([1, 50], STEPS * REQUESTS),
+    }
+    requests = {
+        "replica": np.repeat([0, 1], REQUESTS),
+        "request_id": np.arange(2 * REQUESTS).astype(str),
+        "arrival_ns": np.concatenate([starts[::STEPS] for starts in starts_ns]),
+        "first_token_ns": np.concatenate([ends[STEPS // 2 - 1 :: STEPS] for ends in ends_ns]),
+        "finish_ns": np.concatenate([ends[STEPS - 1 :: STEPS] for ends in ends_ns]),
+    }
+    return Served(requests, steps, steps_together)
+
+
+def test_steps_of_replicas_that_begin_together_by_chance_are_told_apart():
+    measured = two_replicas((1.2, 1.5), False).requests
+    times = zip(*(measured[name].astype(int) for name in ("arrival_ns", "first_token_ns", "finish_ns")), strict=True)
+    served = [ServedRequest(str(index), 9, 9, *each) for index, each in enumerate(times)]
+    fit = fit_adjustment(served, lambda scales: two_replicas(scales, False))
+    assert fit.scales[:2] == pytest.approx((1.2, 1.5), rel=0.01)
+    assert fit_adjustment(served, lambda scales: two_replicas(scales, True)).correlation is None
 
 
 def test_the_file_is_one_for_a_replay(recorded, kvtwin, tmp_path):
