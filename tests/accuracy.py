@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import yaml
 
 import kvtwin as kv
-from kvtwin.experiments.calibration.server import ServerFit, fit_to_server, read_record
+from kvtwin.experiments.calibration.server import ServerFit, fit_to_server
 from kvtwin.experiments.server_runs.latencies import Comparison, compare_latencies
-from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, read_request_rows, served_in_run
+from kvtwin.experiments.server_runs.reading import read_served
+from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, served_in_run
 
 REPOSITORY = Path(__file__).parents[1]
 LLAMA = "sharegpt-llama-3.1-8b-300-sps10.relabelled.jsonl.gz"
@@ -138,7 +139,7 @@ def results(folder: Path, models: Mapping[str, Mapping[str, Any]] = MODELS) -> l
     found = []
     for run in RUNS:
         record = folder / "measured" / run.folder
-        served = read_request_rows(record / "requests.jsonl")
+        served = read_served(record)
         by_model = {}
         for name, options in models.items():
             try:
@@ -164,7 +165,7 @@ def with_other_shares(folder: Path) -> list[str]:
     for run in RUNS:
         if "num_gpu_blocks_override" in run.options:
             continue
-        served = read_request_rows(folder / "measured" / run.folder / "requests.jsonl")
+        served = read_served(folder / "measured" / run.folder)
         for share in MEMORY_SHARES:
             found = simulate(folder, run, served, {"gpu_memory_utilization": share})
             cells = [run.title, f"{share}", f"{found.num_blocks:,}", f"{found.peak_usage:.0%}", *_errors_of(found)]
@@ -213,7 +214,7 @@ def _errors_with(
 
 def on_the_rest(folder: Path, run: ServerRun, base: str) -> list[str]:
     """A row: fitted to what was known when a third of the makespan had passed, errors on requests that end later."""
-    served = read_record(folder / "measured" / run.folder)
+    served = read_served(folder / "measured" / run.folder)
     until_ns = max(request.last_token_ns for request in served) * THIRD
     fit = _fit(folder, run, base, until_ns)
     late = [index for index, request in enumerate(served) if request.last_token_ns > until_ns]
@@ -230,7 +231,7 @@ def on_the_rest(folder: Path, run: ServerRun, base: str) -> list[str]:
 
 def on_the_others(folder: Path) -> list[str]:
     """The table of calibrations on a whole run, tested on the others; the roofline knows all of their GPUs."""
-    records = [read_record(folder / "measured" / run.folder) for run in RUNS]
+    records = [read_served(folder / "measured" / run.folder) for run in RUNS]
     lines = [
         f"| mean TPOT / mean E2E, calibrated on | {' | '.join(run.title for run in RUNS)} |",
         f"| --- | {' | '.join('--:' for _ in RUNS)} |",

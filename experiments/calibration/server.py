@@ -14,8 +14,8 @@ from kvtwin.experiments.options.reading import option_key, read_options
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.runs.kept import columns_of
 from kvtwin.experiments.runs.replay import replay
-from kvtwin.experiments.server_runs.bench_json import read_bench_json
-from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, read_request_rows
+from kvtwin.experiments.server_runs.reading import read_served
+from kvtwin.experiments.server_runs.served import arriving_as_served
 from kvtwin.experiments.setup.sizing import resolve_sizing
 from kvtwin.experiments.setup.step_time import COMPUTED, server_step_time
 from kvtwin.experiments.setup.trace import open_trace
@@ -71,16 +71,6 @@ class ServerFit(NamedTuple):
         return [*lines, f"correlation of both scales {fit.correlation:.2f}"]
 
 
-def read_record(path: Path) -> list[ServedRequest]:
-    """What a server recorded: of a folder its ``requests.jsonl``, else JSON lines or the JSON of ``vllm bench serve``.
-
-    UserError: it is no such record.
-    """
-    if path.is_dir():
-        path = path / "requests.jsonl"
-    return read_request_rows(path) if path.suffix == ".jsonl" else read_bench_json(path)
-
-
 def fit_to_server(record: Path, server: Path, *, known_until_ns: float = float("inf")) -> ServerFit:
     """Fit the step-time model that ``server`` chooses to ``record``, as far as was known at ``known_until_ns``.
 
@@ -88,7 +78,7 @@ def fit_to_server(record: Path, server: Path, *, known_until_ns: float = float("
     other requests, or too few.
     """
     options = _options(server)
-    served = read_record(record)
+    served = read_served(record)
     known = [request for request in served if request.arrival_ns <= known_until_ns]
     sizing = resolve_sizing(options)
     base = server_step_time(options.step_time, options, sizing.inputs)

@@ -49,7 +49,7 @@ class ValidateOptions(ReplayOptions, DeviceOptions):
     server_run: Path | None = option(
         None,
         File("DIR"),
-        "compare with a server's run instead: its bench.json or requests.jsonl, and what else was saved of it; takes "
+        "compare with a server's run instead: its record of requests, and what else was saved of it; takes "
         "the options of `kvtwin replay`",
     )
     length_scale: float = option(1.0, Number("X", 0, 1, above=True), "scale down prompts, outputs and shared prefixes")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.server_runs.served import ServedRequest
+from kvtwin.experiments.server_runs.served import ServedRequest, since_first_arrival
 from kvtwin.workloads.time_units import SECOND_NS
 
 _COLUMNS = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
 
 
-def read_bench_json(path: Path) -> list[ServedRequest]:
+def requests_of_bench(path: Path, data: dict[str, Any]) -> list[ServedRequest]:
     """The requests that succeeded, in order of arrival. UserError: not such a file, or without its details."""
-    data = _object(path)
     missing = [name for name in _COLUMNS if not isinstance(data.get(name), list)]
     if missing:
         raise UserError(f"{path}: {missing[0]} is missing: record with vllm bench serve --save-result --save-detailed")
@@ -33,26 +31,6 @@ def read_bench_json(path: Path) -> list[ServedRequest]:
             lengths = int(prompt), int(output)
         except (TypeError, ValueError):
             raise UserError(f"{path}: request {index}: expected numbers, and a list of them in itls") from None
-        requests.append((float(start_s), first_s, last_s, index, *lengths))
-    if not requests:
-        raise UserError(f"{path}: no request succeeded")
-    requests.sort()
-    origin_s = requests[0][0]
-
-    def ns(time_s: float) -> int:
-        return round((time_s - origin_s) * SECOND_NS)
-
-    return [
-        ServedRequest(str(index), prompt, output, ns(start_s), ns(first_s), ns(last_s))
-        for start_s, first_s, last_s, index, prompt, output in requests
-    ]
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise UserError(f"{path}: {error}") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: expected the JSON object that vllm bench serve writes")
-    return data
+        times_ns = (round(time_s * SECOND_NS) for time_s in (float(start_s), first_s, last_s))
+        requests.append(ServedRequest(str(index), *lengths, *times_ns))
+    return since_first_arrival(path, requests)

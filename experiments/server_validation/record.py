@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.server_runs.bench_json import read_bench_json
-from kvtwin.experiments.server_runs.served import ServedRequest, read_request_rows
+from kvtwin.experiments.server_runs.reading import read_served
+from kvtwin.experiments.server_runs.served import ServedRequest
 from kvtwin.experiments.server_validation.metrics_text import Metrics, counted_between
 
-BENCH, ROWS = "bench.json", "requests.jsonl"
 BEFORE, AFTER = "metrics-before.txt", "metrics-after.txt"
 KV_EVENTS = "kv_events.jsonl"
 META = "meta.json"
@@ -34,15 +33,8 @@ class ServerRecord(NamedTuple):
 
 
 def read_server_record(folder: Path) -> ServerRecord:
-    """Read a folder. UserError: it lacks the requests, or a file in it is not what its name says."""
-    paths = [folder / name for name in (BENCH, ROWS) if (folder / name).is_file()]
-    if len(paths) != 1:
-        found = f"has both {BENCH} and {ROWS}" if paths else f"has neither {BENCH} nor {ROWS}"
-        raise UserError(
-            f"--server-run {folder}: {found}: save one of what vllm bench serve --save-result --save-detailed writes, "
-            "and of a row per request"
-        )
-    served = read_bench_json(paths[0]) if paths[0].name == BENCH else read_request_rows(paths[0])
+    """Read a folder, or a record of requests alone. UserError: it lacks these, or a file is not what its name says."""
+    served = read_served(folder)
     metrics = _metrics(folder)
     limits = _limits_of_meta(folder / META)
     for key, label in _CACHE.items():

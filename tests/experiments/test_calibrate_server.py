@@ -8,9 +8,9 @@ import yaml
 
 import kvtwin as kv
 from kvtwin.experiments.calibration.adjustment import Served, fit_adjustment, fit_rows
-from kvtwin.experiments.calibration.server import fit_to_server, read_record
+from kvtwin.experiments.calibration.server import fit_to_server
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.server_runs.bench_json import read_bench_json
+from kvtwin.experiments.server_runs.reading import read_served
 from kvtwin.experiments.server_runs.served import ServedRequest
 
 SERVER = {"model": "Llama-3.1-8B", "gpu": "rtx-4090", "max_num_seqs": 16, "max_model_len": 8192}
@@ -131,7 +131,7 @@ def test_the_file_is_one_for_a_replay(recorded, kvtwin, tmp_path):
 def test_a_bench_file_is_read_in_order_of_arrival(tmp_path):
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(bench()))
-    first, second = read_record(path)
+    first, second = read_served(path)
     assert (first.prompt_tokens, first.arrival_ns, first.first_token_ns, first.last_token_ns) == (
         6,
         0,
@@ -145,13 +145,13 @@ def test_a_bench_file_is_read_in_order_of_arrival(tmp_path):
 def test_failed_requests_are_left_out(tmp_path):
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(bench(errors=["timed out", ""])))
-    assert len(read_bench_json(path)) == 1
+    assert len(read_served(path)) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[]", "expected the JSON object that vllm bench serve writes"),
+        ("[]", "expected a JSON object, such as vllm bench serve writes"),
         ("{", r"bench\.json"),
         (
             json.dumps({"ttfts": []}),
@@ -166,7 +166,7 @@ def test_a_bad_bench_file_is_named(tmp_path, text, complaint):
     path = tmp_path / "bench.json"
     path.write_text(text)
     with pytest.raises(UserError, match=complaint):
-        read_bench_json(path)
+        read_served(path)
 
 
 def test_a_record_needs_the_server_and_enough_requests(recorded, kvtwin, tmp_path):
@@ -177,6 +177,6 @@ def test_a_record_needs_the_server_and_enough_requests(recorded, kvtwin, tmp_pat
     data["options"]["step-time"] = "zero"
     short.write_text(yaml.safe_dump(data))
     kvtwin("calibrate", "--from", recorded / "requests.jsonl", "--server", short).complains("expected roofline or aic")
-    first_s = np.quantile([each.first_token_ns for each in read_record(recorded)], 0.1)
+    first_s = np.quantile([each.first_token_ns for each in read_served(recorded)], 0.1)
     with pytest.raises(UserError, match="expected at least 30 requests of two output tokens or more, got"):
         fit_to_server(recorded, recorded / "server.yaml", known_until_ns=first_s)

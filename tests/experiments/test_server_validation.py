@@ -81,7 +81,7 @@ def test_the_server_may_be_described_in_a_file(served, kvtwin, tmp_path):
     options = {"model": "Llama-3.1-8B", "gpu": "rtx-4090", "num-gpu-blocks-override": 251}
     (tmp_path / "server.yaml").write_text(yaml.safe_dump({"trace": str(served / "trace.jsonl"), "options": options}))
     outcome = kvtwin("validate", tmp_path / "server.yaml", "--server-run", served / "none")
-    outcome.complains("has neither bench.json nor requests.jsonl")
+    outcome.complains("none: No such file or directory")
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_another_server_is_refused(served, kvtwin):
 
 def test_what_is_missing_is_named(served, kvtwin, tmp_path):
     words = ("validate", served / "trace.jsonl", "--server-run", tmp_path)
-    kvtwin(*words, *OPTIONS).complains("has neither bench.json", "--save-detailed")
+    kvtwin(*words, *OPTIONS).complains("has none of bench.json, requests.jsonl", "--save-detailed")
     (tmp_path / "bench.json").write_bytes((served / "alike" / "bench.json").read_bytes())
     kvtwin(*words).complains("--server-run: needs --model and --gpu")
     (tmp_path / "metrics-after.txt").write_text(BEFORE)
