@@ -50,12 +50,14 @@ class Adjustment(NamedTuple):
     """Of 90 %, of each number."""
     correlation: float | None
     """Of both scales; None where the record cannot tell them apart, and one was fitted for all steps."""
-    num_times: int
-    """Times of requests that were fitted: to the first token, and from it to the last."""
+    num_measured: int
+    """Measurements that were fitted: times of requests, to the first token and from it to the last; or lines."""
     median_error: float
-    """Of these times, without sign, after the fit."""
+    """Of these times, or of the tokens generated up to each line, without sign, after the fit."""
     apart: float
     """What share of the steps' time the last fit and the simulation that it was made from differ by."""
+    measured: str = "times of requests"
+    """What the measurements are."""
 
     @property
     def is_settled(self) -> bool:
@@ -211,10 +213,14 @@ def _solve(matrix: np.ndarray, target: np.ndarray) -> list[float]:
 
 def _intervals(work_ns: np.ndarray, busy_ns: np.ndarray) -> tuple[tuple[float, float], ...]:
     """Of each number, from fits to parts of the run drawn with replacement: requests side by side share their steps."""
-    parts = np.array_split(np.arange(len(busy_ns)), _PARTS)
+    return interval_of_parts(len(busy_ns), lambda rows: np.array(fit_rows(work_ns[rows], busy_ns[rows])[0]))
+
+
+def interval_of_parts(num_rows: int, fit: Callable[[np.ndarray], np.ndarray]) -> tuple[tuple[float, float], ...]:
+    """Of 90 %, of each number that ``fit`` finds in some rows, from parts of them drawn with replacement."""
+    parts = np.array_split(np.arange(num_rows), _PARTS)
     draw = np.random.default_rng(0)
-    fits = []
-    for _ in range(_RESAMPLES):
-        rows = np.concatenate([parts[index] for index in draw.integers(0, _PARTS, _PARTS)])
-        fits.append(fit_rows(work_ns[rows], busy_ns[rows])[0])
+    fits = [
+        fit(np.concatenate([parts[index] for index in draw.integers(0, _PARTS, _PARTS)])) for _ in range(_RESAMPLES)
+    ]
     return tuple((float(low), float(high)) for low, high in np.quantile(fits, [0.05, 0.95], axis=0).T)

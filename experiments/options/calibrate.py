@@ -34,7 +34,7 @@ class CalibrateOptions(DeviceOptions):
         None,
         File("RECORD"),
         "fit to a record, without measuring anything: the folder of a measured run; or, with --server, what vllm bench "
-        "serve saved in detail, AIPerf, GuideLLM, or you (requests.jsonl)",
+        "serve saved in detail, AIPerf, GuideLLM or you (requests.jsonl), or what the server printed",
         flag="--from",
     )
     server: Path | None = option(

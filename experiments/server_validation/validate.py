@@ -21,6 +21,7 @@ from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.runs.spread import Spread, spread_of
 from kvtwin.experiments.server_runs.latencies import compare_latencies
+from kvtwin.experiments.server_runs.limits import GPU_BLOCK_SIZES, with_limits
 from kvtwin.experiments.server_runs.served import ServedRequest, arriving_as_served, served_in_run
 from kvtwin.experiments.server_validation.kv_state import KVLog, compare_kv_logs, read_kv_log
 from kvtwin.experiments.server_validation.metrics_text import COUNTERS
@@ -45,7 +46,7 @@ def validate_server_run(options: ValidateOptions, folder: Path) -> dict[str, Any
     UserError: a setting that cannot be, other requests, or a server that the record contradicts.
     """
     record = read_server_record(folder)
-    asked = _with_limits(folder, record, _replay_options(options))
+    asked = with_limits(str(folder), record.limits, _replay_options(options))
     records = as_served(islice(open_trace(asked.trace, asked), asked.num_prompts), record.served)
     simulated, kv_events = _simulate(replace(asked, kv_events=record.kv_events is not None), records)
     spread = spread_of(simulated.summary, asked, workload_of(records), show_progress=True)
@@ -62,7 +63,7 @@ def validate_server_run(options: ValidateOptions, folder: Path) -> dict[str, Any
         unchecked.append("the cache's content: there is no kv_events.jsonl")
     if record.counters is None:
         unchecked.append("hits and preemptions: there is no metrics-before.txt and metrics-after.txt")
-    if record.limits.get("block_size", 16) not in _BLOCK_SIZES:
+    if record.limits.get("block_size", 16) not in GPU_BLOCK_SIZES:
         unchecked.append(f"the block size of {record.limits['block_size']} tokens, which vLLM planned")
     if "num_gpu_blocks" not in record.limits:
         unchecked.append("the number of blocks: the record does not have it")
@@ -104,34 +105,6 @@ def _replay_options(options: ValidateOptions) -> ReplayOptions:
 
 
 _ONLY_ON_A_DEVICE = (*(field.name for field in fields(DeviceOptions)), "length_scale", "temperature", "debug")
-
-_BLOCK_SIZES = (16, 32, 64, 128, 256)
-"""What --block-size may be on a GPU. A hybrid's logged size is another: vLLM plans it."""
-
-_LIMITS = {
-    "num_gpu_blocks": "num_gpu_blocks_override",
-    "block_size": "block_size",
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "max_model_len": "max_model_len",
-}
-"""What a record says of a server, and the options that say it."""
-
-
-def _with_limits(folder: Path, record: ServerRecord, options: ReplayOptions) -> ReplayOptions:
-    """``options`` with what the record says and they do not. UserError: they say something else."""
-    missing = {}
-    for name, theirs in record.limits.items():
-        option = _LIMITS[name]
-        ours = getattr(options, option)
-        if ours is None or (option == "block_size" and ours == ReplayOptions.block_size and theirs in _BLOCK_SIZES):
-            missing[option] = theirs
-        elif option == "block_size" and theirs not in _BLOCK_SIZES:
-            continue
-        elif ours != theirs:
-            flag = option.replace("_", "-")
-            raise UserError(f"--{flag} {ours}: the server of {folder} had {theirs:,} ({name})")
-    return replace(options, **missing)
 
 
 def _simulate(options: ReplayOptions, records: list[RequestRecord]) -> tuple[Replayed, KVLog | None]:
