@@ -25,6 +25,8 @@ from kvtwin.experiments.setup.step_time import COMPUTED, server_step_time
 from kvtwin.experiments.setup.trace import open_trace
 from kvtwin.experiments.sweeps.spec import named_options
 from kvtwin.sim.adjusted import AdjustedStepTime
+from kvtwin.sim.server_step_time import ServerStepTime
+from kvtwin.sim.step_time import StepTimeModel
 from kvtwin.workloads.formats.in_memory import workload_of
 from kvtwin.workloads.workload import Workload
 
@@ -143,6 +145,16 @@ def _limits_of_log(log: ServerLog, options: ReplayOptions) -> dict[str, int]:
     return limits
 
 
+class _Adjust(NamedTuple):
+    """Makes the step times of a simulation, also in another process."""
+
+    base: ServerStepTime
+    scales: Scales
+
+    def __call__(self, _: StepTimeModel) -> AdjustedStepTime:
+        return AdjustedStepTime(self.base, *self.scales)
+
+
 class _AdjustedServer:
     """A server whose step times are adjusted, again and again."""
 
@@ -156,7 +168,7 @@ class _AdjustedServer:
 
     def served(self, scales: Scales, workload: Workload | None = None) -> Served:
         """What it does with ``workload``, or with the trace and the load of its options."""
-        replayed = replay(self._options, workload, change=lambda _: AdjustedStepTime(self._base, *scales))
+        replayed = replay(self._options, workload, change=_Adjust(self._base, scales))
         self.summary = replayed.summary
         requests, steps = (columns_of(rows) for rows in (replayed.recorder.requests, replayed.recorder.steps))
         return Served(requests, steps, "forward_passes" in self.summary)

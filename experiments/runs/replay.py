@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.records.event_recording import EventFolder, recorded_events

@@ -11,9 +11,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kvtwin.experiments.errors import UserError
+
+MOST_SHOWN = 3
+"""Blocks of each kind and side that are shown, of those that the other side did not store or remove as often."""
 
 _OLD_FIELDS = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size")
 """Events of older versions of vLLM are lists."""
@@ -39,22 +42,48 @@ class KVLog(NamedTuple):
 
 
 def read_kv_log(path: Path) -> KVLog:
-    """A file with a batch per line. UserError: it is not one."""
+    """A file of batches: JSON, one per line, or as vLLM publishes them, one behind the other (``.msgpack``).
+
+    UserError: it is neither.
+    """
     try:
-        with path.open(encoding="utf-8") as lines:
-            return kv_log(lines, str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}") from None
+        return kv_log(_packed_batches(path) if path.suffix == ".msgpack" else _json_batches(path), str(path))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
 
 
-def kv_log(lines: Iterable[str] | IO[str], name: str) -> KVLog:
-    """The log in ``lines``. UserError names the line that is no batch of events."""
+def _json_batches(path: Path) -> Iterator[Any]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                yield None
+
+
+def _packed_batches(path: Path) -> Iterator[Any]:
+    """The payloads of vLLM's messages: arrays of the time, the events and the rank (``vllm.distributed.kv_events``)."""
+    import msgpack
+
+    with path.open("rb") as file:
+        unpacker = msgpack.Unpacker(file, strict_map_key=False)
+        try:
+            yield from unpacker
+        except (ValueError, msgpack.UnpackException):
+            yield None
+        else:
+            if unpacker.tell() != path.stat().st_size:
+                yield None  # the last batch is not whole
+
+
+def kv_log(batches: Iterable[Any], name: str) -> KVLog:
+    """The log of these batches, as JSON or msgpack decodes them. UserError names the one that is none, from 1 on."""
     known: dict[tuple[Any, Any], Change] = {}
     changes: list[Change] = []
     num_unknown = 0
-    for number, line in enumerate(lines, start=1):
+    for number, batch in enumerate(batches, start=1):
         try:
-            for event in _events(json.loads(line)):
+            for event in _events(batch):
                 group = event.get("group_idx")
                 if event["type"] == "BlockStored":
                     num_unknown += _store(event, group, known, changes)
@@ -68,7 +97,7 @@ def kv_log(lines: Iterable[str] | IO[str], name: str) -> KVLog:
                 elif event["type"] == "AllBlocksCleared":
                     changes.append(Change("cleared", b"", ()))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            raise UserError(f"{name}:{number}: expected a batch of vLLM's KV events as JSON") from None
+            raise UserError(f"{name}:{number}: expected a batch of vLLM's KV events") from None
     return KVLog(changes, num_unknown)
 
 
@@ -87,7 +116,7 @@ def _store(event: dict[str, Any], group: Any, known: dict[tuple[Any, Any], Chang
         return len(event["block_hashes"])
     for index, each in enumerate(event["block_hashes"]):
         own = tokens[index * size : (index + 1) * size]
-        text = json.dumps([group, own, extra_keys[index], event.get("lora_name")])
+        text = json.dumps([group, own, extra_keys[index], event.get("lora_name")], default=bytes.hex)
         before = hashlib.sha256(before + text.encode()).digest()
         known[group, each] = Change("stored", before, tuple(own[-3:]))
         changes.append(known[group, each])
@@ -97,9 +126,15 @@ def _store(event: dict[str, Any], group: Any, known: dict[tuple[Any, Any], Chang
 def compare_kv_logs(measured: KVLog, simulated: KVLog) -> dict[str, Any]:
     """Blocks stored and removed by both, and by one alone; what was left at the end; the first difference."""
     facts: dict[str, Any] = {"unknown_measured": measured.num_unknown, "unknown_simulated": simulated.num_unknown}
+    differing: list[str] = []
     for kind in ("stored", "removed"):
-        one, two = (Counter(each.block for each in log.changes if each.kind == kind) for log in (measured, simulated))
+        of_kind = [[each for each in log.changes if each.kind == kind] for log in (measured, simulated)]
+        one, two = (Counter(each.block for each in changes) for changes in of_kind)
         facts[kind] = _sides(one, two)
+        for side, changes, more in (("server", of_kind[0], one - two), ("simulation", of_kind[1], two - one)):
+            found = {each.block: f"only the {side} {_words(each)}" for each in changes if each.block in more}
+            differing += list(found.values())[:MOST_SHOWN]
+    facts["differing"] = differing
     facts["left at the end"] = _sides(Counter(_left(measured)), Counter(_left(simulated)))
     facts["first_difference"] = _first_difference(measured.changes, simulated.changes)
     return facts

@@ -12,7 +12,7 @@ from kvtwin.experiments.server_runs.served import ServedRequest
 from kvtwin.experiments.server_validation.metrics_text import Metrics, counted_between
 
 BEFORE, AFTER = "metrics-before.txt", "metrics-after.txt"
-KV_EVENTS = "kv_events.jsonl"
+KV_EVENTS = ("kv_events.jsonl", "kv_events.msgpack")
 META = "meta.json"
 
 _CACHE = {"num_gpu_blocks": "num_gpu_blocks", "block_size": "block_size"}
@@ -41,8 +41,10 @@ def read_server_record(folder: Path) -> ServerRecord:
         value = metrics.cache.get(label, "") if metrics else ""
         if value.isdecimal():
             limits[key] = int(value)
-    events = folder / KV_EVENTS
-    return ServerRecord(served, metrics.counters if metrics else None, limits, events if events.is_file() else None)
+    events = [folder / name for name in KV_EVENTS if (folder / name).is_file()]
+    if len(events) > 1:
+        raise UserError(f"--server-run {folder}: has both {' and '.join(KV_EVENTS)}: save one of them")
+    return ServerRecord(served, metrics.counters if metrics else None, limits, events[0] if events else None)
 
 
 def _metrics(folder: Path) -> Metrics | None:

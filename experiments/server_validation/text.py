@@ -71,3 +71,4 @@ def _kv_lines(kv: Mapping[str, Any]) -> Iterator[str]:
     if kv["unknown_simulated"]:
         yield f"{kv['unknown_simulated']:,} blocks in the simulation's log were stored before it begins"
     yield f"first difference: {kv['first_difference'] or 'none'}"
+    yield from kv["differing"]

@@ -60,7 +60,7 @@ def validate_server_run(options: ValidateOptions, folder: Path) -> dict[str, Any
         if any(each.output_token_ids is None for each in records):
             unchecked.append("blocks of outputs, whose tokens the trace does not have")
     else:
-        unchecked.append("the cache's content: there is no kv_events.jsonl")
+        unchecked.append("the cache's content: there is no kv_events.jsonl or kv_events.msgpack")
     if record.counters is None:
         unchecked.append("hits and preemptions: there is no metrics-before.txt and metrics-after.txt")
     if record.limits.get("block_size", 16) not in GPU_BLOCK_SIZES:

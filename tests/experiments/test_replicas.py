@@ -12,7 +12,7 @@ import yaml
 
 import kvtwin as kv
 from kvtwin.experiments.options.reading import command_words, read_options
-from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replay import ReplayCommandOptions, ReplayOptions
 from kvtwin.experiments.runs.replicas import replay_replicas
 from kvtwin.sim.cluster.router_names import ROUTER_NAMES
 from kvtwin.sim.cluster.routers.registry import ROUTERS
@@ -103,7 +103,9 @@ def test_the_tables_name_the_replica_of_every_row(kept):
 def test_the_folder_of_a_replica_is_that_of_its_trace_replayed_alone(kvtwin, kept, tmp_path, number):
     own = kept / f"replica-{number}"
     options = yaml.safe_load((own / "config.yaml").read_text())["options"]
-    read = read_options(ReplayOptions, {name: value for name, value in options.items() if value is not None}, "replay")
+    read = read_options(
+        ReplayCommandOptions, {name: value for name, value in options.items() if value is not None}, "replay"
+    )
     assert kvtwin("replay", *command_words(read), "--out", tmp_path / "alone").code == 0
     for name in ("requests.parquet", "steps.parquet"):
         assert (own / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()

@@ -1,13 +1,14 @@
 """A server's run beside its simulation; a simulated server stands for the real one."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 
 from kvtwin.experiments.command_line import main
 from kvtwin.experiments.errors import UserError
-from kvtwin.experiments.server_validation.kv_state import compare_kv_logs, kv_log
+from kvtwin.experiments.server_validation.kv_state import compare_kv_logs, kv_log, read_kv_log
 from kvtwin.experiments.server_validation.metrics_text import counted_between, read_metrics
 from kvtwin.experiments.server_validation.record import read_server_record
 
@@ -115,6 +116,10 @@ def test_what_is_missing_is_named(served, kvtwin, tmp_path):
     kvtwin(*words, *OPTIONS).complains("has metrics-after.txt without metrics-before.txt")
     (tmp_path / "metrics-before.txt").write_text("# nothing\n")
     kvtwin(*words, *OPTIONS).complains("has none of vllm:prefix_cache_queries")
+    for name in ("kv_events.jsonl", "kv_events.msgpack"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "metrics-before.txt").write_text(BEFORE)
+    kvtwin(*words, *OPTIONS).complains("has both kv_events.jsonl and kv_events.msgpack")
     (tmp_path / "requests.jsonl").write_text("")
     kvtwin(*words, *OPTIONS).complains("has both bench.json")
 
@@ -142,7 +147,7 @@ def removed(*hashes):
 
 
 def log(*events):
-    return kv_log([json.dumps([0.0, [event]]) for event in events], "log")
+    return kv_log([[0.0, [event]] for event in events], "log")
 
 
 def test_blocks_are_told_apart_by_content_not_by_hash():
@@ -161,6 +166,7 @@ def test_what_one_of_two_did_alone_is_counted_and_the_first_is_named():
     assert facts["first_difference"] == (
         "change 3: removed the block that ends with tokens 3, 4, simulated removed the block that ends with tokens 1, 2"
     )
+    assert facts["differing"] == ["only the simulation removed the block that ends with tokens 1, 2"]
 
 
 def test_all_blocks_that_are_cleared_are_no_longer_there():
@@ -179,9 +185,25 @@ def test_the_same_tokens_behind_others_are_another_block():
 def test_blocks_from_before_the_log_are_counted_and_a_bad_line_is_named():
     assert log(removed(5), stored([6], [1, 2], parent=5)).num_unknown == 2
     with pytest.raises(UserError, match="log:1: expected a batch"):
-        kv_log(["{"], "log")
+        kv_log([None], "log")
     with pytest.raises(UserError, match="log:1: expected a batch"):
-        kv_log(['[0.0, [{"type": "BlockStored"}]]'], "log")
+        kv_log([[0.0, [{"type": "BlockStored"}]]], "log")
+
+
+def test_batches_as_vllm_publishes_them_are_read(tmp_path):
+    """The file holds two messages of vLLM 0.33's own ``KVEventBatch``, as msgspec encodes them."""
+    packed = (Path(__file__).parent / "data" / "kv_events.msgpack").read_bytes()
+    (tmp_path / "kv_events.msgpack").write_bytes(packed)
+    measured = read_kv_log(tmp_path / "kv_events.msgpack")
+    same = kv_log([[0.0, [stored([1, 2], [1, 2, 3, 4])]], [0.0, [removed(2), {"type": "AllBlocksCleared"}]]], "log")
+    assert measured == same
+    for damaged in (packed[:-3], packed + b"\xc1", b"\x01"):
+        (tmp_path / "kv_events.msgpack").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"kv_events\.msgpack:\d: expected a batch of vLLM's KV events"):
+            read_kv_log(tmp_path / "kv_events.msgpack")
+    (tmp_path / "kv_events.jsonl").write_text("{\n")
+    with pytest.raises(UserError, match=r"kv_events\.jsonl:1: expected a batch"):
+        read_kv_log(tmp_path / "kv_events.jsonl")
 
 
 def test_llmservingsims_folder_says_what_the_server_was(tmp_path):
