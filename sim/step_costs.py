@@ -10,7 +10,7 @@ class StepCosts(NamedTuple):
     """A step-time model as numbers (:mod:`kvtwin.engine.compiled.loop.step_time`)."""
 
     form: int
-    """LINEAR, ROOFLINE or CALIBRATED."""
+    """LINEAR, ROOFLINE, CALIBRATED or TABULATED."""
     numbers: array[float]
     num_windows: int = 0
     server: int = 0

@@ -6,12 +6,15 @@ the attention of what decodes, the attention of prompts.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
+from kvtwin.engine.compiled.loop.step_time import ROOFLINE_CONSTANTS, TABULATED
 from kvtwin.sim.decode_attention import DecodeAttention
+from kvtwin.sim.step_costs import StepCosts
 from kvtwin.sim.step_shape import StepShape
 
 
@@ -45,6 +48,11 @@ class Surface(NamedTuple):
         low = first[place] + part * (first[place + 1] - first[place])
         high = second[place] + part * (second[place + 1] - second[place])
         return low + share * (high - low)
+
+    def numbers(self, most: int) -> list[float]:
+        """Itself for the compiled loop: columns, places of whole numbers up to ``most`` among the rows, and times."""
+        places = (number for row in range(most + 1) for number in _place(self.rows, row))
+        return [len(self.columns), most + 1, *self.columns, *places, *chain.from_iterable(self.times_ns)]
 
 
 def _place(sizes: Sequence[float], size: float) -> tuple[int, float]:
@@ -118,6 +126,19 @@ class TabulatedStepTime:
         if prefill_tokens:
             total += tables.prefill.at(prefill_tokens, shape.prefill_attention_pairs / prefill_tokens)
         return round(total)
+
+    def step_costs(self, most_sequences: int, most_tokens: int) -> StepCosts:
+        """Constants, what tokens and sampled tokens take by their numbers, then both surfaces."""
+        tables, attention = self.tables, self._decode_attention or (0, 0, 0)
+        by_tokens = [self._overhead_ns + tables.tokens.at(tokens) for tokens in range(most_tokens + 1)]
+        by_sampled = [0.0] + [
+            tables.sampled.at(sampled) + self._sampling_ns * sampled for sampled in range(1, most_sequences + 1)
+        ]
+        decode = tables.decode.numbers(most_sequences)
+        first = ROOFLINE_CONSTANTS + len(by_tokens) + len(by_sampled)
+        constants = [first, first + len(decode), most_tokens + 1, *attention]
+        numbers = [*constants, *by_tokens, *by_sampled, *decode, *tables.prefill.numbers(most_tokens)]
+        return StepCosts(TABULATED, array("d", numbers))
 
     def describe(self) -> dict[str, float | int | str]:
         """Where the times come from."""

@@ -17,11 +17,15 @@ from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.setup.sizing import resolve_sizing
 from kvtwin.experiments.setup.step_time import step_time_model
 from kvtwin.sim import serving
+from kvtwin.sim.adjusted import AdjustedStepTime
 from kvtwin.sim.compiled_settings import _DECIDED, make_memory
+from kvtwin.sim.decode_attention import DecodeAttention
 from kvtwin.sim.linear import LinearStepTime
+from kvtwin.sim.server_step_time import HostTime, ServerStepTime
 from kvtwin.sim.serving import ServerSimulation
 from kvtwin.sim.simulated_executor import SimulatedExecutor
 from kvtwin.sim.step_shape import StepShape
+from kvtwin.sim.tabulated import Curve, StepTables, Surface, TabulatedStepTime
 from tests.mutants import FAULTS, is_found
 from tests.parts import slow_but
 from tests.sim.compiled_cases import difference, interpreted
@@ -112,17 +116,40 @@ def test_every_model_of_step_times_says_the_same_in_numbers(tmp_path):
         given = {"trace": "demo", "model": model, "gpu": gpu, "tensor_parallel_size": 2, "step_time": name}
         options = read_options(ReplayOptions, given, "replay")
         step_times = step_time_model(options, resolve_sizing(options).inputs)
-        config = EngineConfig(num_blocks=10, max_num_seqs=32, max_num_batched_tokens=600)
-        memory = make_memory(Scheduler(config), step_times.step_costs(32, 600))
-        for _ in range(300):
-            sequences = random.randint(1, 32)
-            decodes = random.randint(0, sequences)
-            prefill = random.randint(sequences - decodes, 600 - decodes) if sequences > decodes else 0
-            context = random.randint(decodes + prefill, 10 ** random.randint(3, 7))
-            pairs = random.randint(prefill, 10**9) if prefill else 0
-            longest = random.randint(1, context) if decodes else 0
-            shape = StepShape(sequences, decodes, prefill, context, pairs, random.randint(0, sequences), longest)
-            assert step_time.duration_ns(memory.views(), *shape) == step_times.duration_ns(shape), (name, shape)
+        check_numbers(step_times, random)
+
+
+@pytest.mark.parametrize("attention", [None, DecodeAttention(1.7, 12.5, 9)])
+def test_tables_say_the_same_in_numbers(attention):
+    """Bit by bit, on random steps between their sizes, at them, below and above."""
+    random = Random(6)
+
+    def times(number):
+        return sorted(random.uniform(1e3, 1e7) for _ in range(number))
+
+    rows, columns = [1, 4, 7, 32], [16, 40.5, 600, 10_000]
+    surfaces = [Surface(rows, columns, [times(4) for _ in rows]), Surface([1, 100, 512], columns, [times(4)] * 3)]
+    tables = StepTables(Curve([1, 8, 300], times(3)), Curve([1, 32], times(2)), *surfaces)
+    model = TabulatedStepTime(
+        "aic", tables, {}, decode_attention=attention, sampling_ns_per_token=33.3, step_overhead_ns=1_000
+    )
+    check_numbers(model, random)
+    check_numbers(AdjustedStepTime(ServerStepTime(model, host=HostTime()), 1.07, 0.93, 12.5), random)
+
+
+def check_numbers(step_times, random):
+    """What a compiled loop makes of the numbers of a model, on random steps."""
+    config = EngineConfig(num_blocks=10, max_num_seqs=32, max_num_batched_tokens=600)
+    memory = make_memory(Scheduler(config), step_times.step_costs(32, 600))
+    for _ in range(300):
+        sequences = random.randint(1, 32)
+        decodes = random.randint(0, sequences)
+        prefill = random.randint(sequences - decodes, 600 - decodes) if sequences > decodes else 0
+        context = random.randint(decodes + prefill, 10 ** random.randint(3, 7))
+        pairs = random.randint(prefill, 10**9) if prefill else 0
+        longest = random.randint(1, context) if decodes else 0
+        shape = StepShape(sequences, decodes, prefill, context, pairs, random.randint(0, sequences), longest)
+        assert step_time.duration_ns(memory.views(), *shape) == step_times.duration_ns(shape), (step_times.name, shape)
 
 
 @pytest.mark.parametrize(

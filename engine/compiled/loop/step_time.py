@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvtwin.engine.compiled.loop.state import MAX_RUNNING, NUM_WINDOWS, SERVER, STEP_TIME, TOO_LONG, LoopArrays
 from kvtwin.engine.compiled.marks import compilable
 
-LINEAR, ROOFLINE, CALIBRATED = range(3)
+LINEAR, ROOFLINE, CALIBRATED, TABULATED = range(4)
 """Forms of a model: values of the setting ``STEP_TIME``."""
 
 LONGEST_DIVIDED = 0.03
@@ -16,7 +16,11 @@ LONGEST_BESIDE_PROMPTS = 4.0
 """As how many sequences the longest one counts: for each of them where contexts are divided; beside prompts."""
 
 ROOFLINE_CONSTANTS = 6
+"""Of the roofline, and of tables: the last three are those of ``DecodeAttention``, and the one before says where the
+table by sampled tokens begins behind the one by tokens."""
 WINDOW_NUMBERS = 4
+SURFACE_NUMBERS = 2
+"""Before a surface's columns: how many there are, and how many numbers of a row it has places of."""
 CALIBRATED_CONSTANTS = 5
 ADJUSTMENT = 4
 """Where, in the constants of the server, those of ``AdjustedStepTime`` begin: both scales, and what is added."""
@@ -43,8 +47,10 @@ def duration_ns(
         time = _linear(loop, sequences, prefill_tokens, context_tokens, pairs)
     elif form == ROOFLINE:
         time = _roofline(loop, sequences, decodes, prefill_tokens, context_tokens, pairs, sampled, longest)
-    else:
+    elif form == CALIBRATED:
         time = _calibrated(loop, sequences, decodes, prefill_tokens, context_tokens, pairs, sampled)
+    else:
+        time = _tabulated(loop, sequences, decodes, prefill_tokens, context_tokens, pairs, sampled, longest)
     if time >= _TOO_LONG_NS:
         return TOO_LONG
     device = int(round(time))  # noqa: RUF046 - to machine code, round gives a float
@@ -152,3 +158,53 @@ def _calibrated(
     base = costs[CALIBRATED_CONSTANTS + 1 + loop.settings[MAX_RUNNING] + decodes + prefill_tokens]
     prefill_time = base + context * context_tokens + pair * pairs + sequence * sequences + sample * sampled
     return max(decode_time, prefill_time)
+
+
+@compilable
+def _tabulated(
+    loop: LoopArrays,
+    sequences: int,
+    decodes: int,
+    prefill_tokens: int,
+    context_tokens: int,
+    pairs: int,
+    sampled: int,
+    longest: int,
+) -> float:
+    """``TabulatedStepTime``; what tokens and sampled tokens take is read off beforehand, by their numbers."""
+    costs = loop.costs
+    total = costs[ROOFLINE_CONSTANTS + decodes + prefill_tokens] + costs[ROOFLINE_CONSTANTS + int(costs[2]) + sampled]
+    if decodes:
+        context = _decode_context(sequences, decodes, prefill_tokens, context_tokens, pairs)
+        if costs[3]:
+            context += _extra_tokens(loop, decodes, prefill_tokens, context, longest)
+        total += _on_surface(loop, int(costs[0]), decodes, context / decodes)
+    if prefill_tokens:
+        total += _on_surface(loop, int(costs[1]), prefill_tokens, pairs / prefill_tokens)
+    return total
+
+
+@compilable
+def _on_surface(loop: LoopArrays, first: int, row: int, column: float) -> float:
+    """``Surface.at``: a whole number's place among the rows was looked up beforehand."""
+    costs = loop.costs
+    num_columns = int(costs[first])
+    columns = first + SURFACE_NUMBERS
+    rows = columns + num_columns
+    place, part = 0, 0.0
+    if column > costs[columns]:
+        above = num_columns
+        while above - place > 1:  # the last column that is not above
+            middle = (place + above) // 2
+            if costs[columns + middle] <= column:
+                place = middle
+            else:
+                above = middle
+        place = min(place, num_columns - 2)
+        left = costs[columns + place]
+        part = (column - left) / (costs[columns + place + 1] - left)
+    one = rows + 2 * int(costs[first + 1]) + int(costs[rows + 2 * row]) * num_columns + place
+    two = one + num_columns
+    low = costs[one] + part * (costs[one + 1] - costs[one])
+    high = costs[two] + part * (costs[two + 1] - costs[two])
+    return low + costs[rows + 2 * row + 1] * (high - low)
