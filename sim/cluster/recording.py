@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from kvtwin.engine.statistics import EngineStatistics
@@ -109,15 +110,17 @@ class ClusterRecorder(Recorder):
 
 def _merge(into: _Columns, parts: Sequence[_Columns], key: str) -> list[int]:
     """Fill the columns that ``parts`` have, rows in order of ``key``; return which part each row is from."""
-    order = sorted(
-        (value, number, position)
-        for number, part in enumerate(parts)
-        for position, value in enumerate(getattr(part, key))
-    )
+    keys = [value for part in parts for value in getattr(part, key)]
+    if not keys:
+        return []
+    order = sorted(range(len(keys)), key=keys.__getitem__)  # and of equal ones the earlier part, then the earlier row
+
+    def in_order(values: Sequence[Any]) -> Iterable[Any]:
+        return itemgetter(*order)(values) if len(order) > 1 else values
+
     for column in fields(parts[0]):
-        values = [getattr(part, column.name) for part in parts]
-        getattr(into, column.name).extend(values[number][position] for _, number, position in order)
-    return [number for _, number, _ in order]
+        getattr(into, column.name).extend(in_order([value for part in parts for value in getattr(part, column.name)]))
+    return list(in_order([number for number, part in enumerate(parts) for _ in getattr(part, key)]))
 
 
 def _total(parts: Sequence[Any]) -> Any:
