@@ -37,8 +37,9 @@ _Block = tuple[int, bytes, Any]
 class KeySpace:
     """Hands out keys so that equal prefixes, and only they, get equal keys.
 
-    One per engine. ``hash_block_size`` is the number of tokens that a key stands for, ``hash_lookahead_tokens`` how
-    many more after them it depends on (specification, section 2.7): so many must be known before there is a key.
+    One per engine, or of several with the same settings, of which one prompt is looked up. ``hash_block_size`` is the
+    number of tokens that a key stands for, ``hash_lookahead_tokens`` how many more after them it depends on
+    (specification, section 2.7): so many must be known before there is a key.
     """
 
     def __init__(

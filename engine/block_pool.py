@@ -209,6 +209,11 @@ class KeyMap:
 
     def __init__(self, pool: PoolArrays) -> None:
         self._pool = pool
+        self._table = self._found = array("q")
+        """What machine code is told of the pool, whose arrays never grow, and where it writes blocks."""
+
+    def __reduce__(self) -> tuple[type[KeyMap], tuple[PoolArrays]]:
+        return KeyMap, (self._pool,)  # a copy's arrays lie elsewhere
 
     def __call__(self, key: int) -> int | None:
         return find(self._pool, key) or None
@@ -226,6 +231,16 @@ class KeyMap:
             found = array("q", bytes(8 * end))
             number = pool_functions.find_leading(self._pool, keys, 0, end, found)
         return found[:number].tolist()
+
+    def num_leading(self, keys: array[int], end: int) -> int:
+        """How many of the first ``end`` keys are cached, up to the first that is not."""
+        if code := _code_for(end):
+            if not self._table:
+                self._table, self._found = table_of(self._pool), array("q")
+            if len(self._found) < end:
+                self._found = array("q", bytes(8 * 2 * end))
+            return code.find_leading(_address(self._table), _address(keys), end, _address(self._found))
+        return next((position for position in range(end) if not find(self._pool, keys[position])), end)
 
     def all(self, keys: Sequence[int]) -> list[int | None]:
         """The block of each key."""

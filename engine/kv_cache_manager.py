@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
-from kvtwin.engine.block_pool import NO_KEY, NULL_BLOCK
+from kvtwin.engine.block_pool import MANY_BLOCKS, NO_KEY, NULL_BLOCK
 from kvtwin.engine.cache_groups import FindBlock, Span, StateSpaceGroup, make_groups
 from kvtwin.engine.cache_groups.base import num_leading_blocks
 from kvtwin.engine.cache_groups.boundaries import worth_resending
@@ -149,7 +149,7 @@ class KVCacheManager:
             return self._lookup.find(self._lookup_keys(request), max_tokens, find)[1]
         num_blocks, most_blocks = 0, min(max_tokens, num_keyed_tokens) // group.block_size
         while num_blocks < most_blocks:
-            end = min(most_blocks, 2 * num_blocks + 8)
+            end = min(most_blocks, 2 * num_blocks + 3 * MANY_BLOCKS)
             self._extend_keys(request, end * group.block_size)
             num_blocks += num_leading_blocks(self.pool_keys(request, num_blocks, end, 0), find)
             if num_blocks < end:

@@ -35,11 +35,10 @@ class Scheduler:
     tokens than the budget; at most ``max_running_requests`` run.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, keys: KeySpace | None = None) -> None:
+        """``keys`` may be those of other engines with the same ``config.key_settings``."""
         self.config = config
-        self.keys = KeySpace(
-            config.hash_block_size, config.prefix_caching_hash_algo, config.hash_seed, config.hash_lookahead_tokens
-        )
+        self.keys = keys or KeySpace(*config.key_settings)
         self.kv_cache = make_kv_cache(config, self.keys)
         pool = self.kv_cache.pool
         self.block_metrics = BlockMetrics(config.kv_cache_metrics_sample) if config.kv_cache_metrics else None

@@ -113,6 +113,11 @@ class EngineSettings:
         return self.prefix_match_unit or math.gcd(*block_sizes)
 
     @property
+    def key_settings(self) -> tuple[int, str, str | None, int]:
+        """What a :class:`~kvtwin.engine.block_keys.KeySpace` is made with."""
+        return self.hash_block_size, self.prefix_caching_hash_algo, self.hash_seed, self.hash_lookahead_tokens
+
+    @property
     def caches_states(self) -> bool:
         """Whether states of state-space layers can be hit."""
         return self.enable_prefix_caching and any(spec.kind == "mamba" for spec in self.group_specs)

@@ -12,6 +12,7 @@ from typing import Any
 
 import simpy
 
+from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.compiled.loop.run import HANGS, HELD, IDLE, NEEDS_ROOM, SOMEBODY_ENDED, TOO_LATE, WAKES_LATER
 from kvtwin.engine.compiled.loop.state import LAST_NS
 from kvtwin.engine.compiled.machine_code import machine_code
@@ -72,6 +73,7 @@ class ServerSimulation:
         on_refusal: Callable[[str, str], None] | None = None,
         num_warm_up_requests: int = 0,
         compiled: bool = True,
+        keys: KeySpace | None = None,
     ) -> None:
         """An executor that is a :class:`ServerObserver` hears of everything before ``observers`` do.
 
@@ -84,9 +86,10 @@ class ServerSimulation:
         ``observers`` hear of them too.
 
         ``check`` verifies every invariant of the engine after every step, which is slow. ``observe`` makes an observer
-        of the engine's decisions. ``compiled`` lets the compiled loop decide where it can.
+        of the engine's decisions. ``compiled`` lets the compiled loop decide where it can. ``keys`` are
+        those of other servers on the clock.
         """
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config, keys)
         self.recorder = Recorder(self.scheduler)
         self.observers: list[ServerObserver] = [executor] if isinstance(executor, ServerObserver) else []
         """Who else hears of every request and step; fill it before the run."""

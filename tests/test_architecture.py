@@ -38,6 +38,7 @@ ALLOWED = {
 ALLOWED_LATER = {
     "workloads": {"pyarrow", "tokenizers"},
     "engine": {"xxhash", "cbor2", "llvmlite", "numba", "numpy"},
+    "sim": {"numpy"},
     "gpu": {"gguf", "safetensors"},
     "experiments": {
         "aiconfigurator_core",

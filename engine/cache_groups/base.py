@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -124,7 +125,7 @@ def leading_blocks(keys: Sequence[Sequence[int]], start: int, end: int, find: Fi
 def num_leading_blocks(keys: Sequence[int], find: FindBlock) -> int:
     """How many of ``keys`` are cached, up to the first that is not."""
     if isinstance(find, KeyMap):
-        return len(find.leading(keys, len(keys)))
+        return find.num_leading(array("q", keys), len(keys))
     return next((position for position, key in enumerate(keys) if find(key) is None), len(keys))
 
 

@@ -36,7 +36,7 @@ _PERCENTILES = (50, 90)
 
 @dataclass(slots=True)
 class _Watched:
-    """A request at the server; its chain and its place in the stack, once it was admitted."""
+    """A request at the server; its chain, if known, and its place in the stack, once it was admitted."""
 
     record: RequestRecord
     chain: Chain | None = None
@@ -68,6 +68,7 @@ class MissSources(ServerObserver):
         self._chains = RunChains(self._block_size, tree or PrefixTree())
         self._stack = LruStack()
         self._watched: dict[Request, _Watched] = {}
+        self._coming: tuple[RequestRecord, Chain] | None = None
         self._running: dict[int, Request] = {}
         self._computed_tokens = array("q")
         """Per owner in the stack: tokens that it computed before it let go."""
@@ -95,9 +96,16 @@ class MissSources(ServerObserver):
             total._shared.add_all(part._shared)
         return total
 
+    def chain_of(self, record: RequestRecord) -> Chain:
+        """The chain of a record that is sent to the server next: it is not made again."""
+        self._coming = record, self._chains.of(record)
+        return self._coming[1]
+
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """A request reaches the server."""
-        self._watched[request] = _Watched(record)
+        watched = self._watched[request] = _Watched(record)
+        if self._coming and self._coming[0] is record and request.parent is None:
+            watched.chain, self._coming = self._coming[1], None
 
     def scheduled(self, step: Step, now_ns: int) -> None:
         """A step was scheduled."""

@@ -26,6 +26,7 @@ from kvtwin.experiments.runs.server import ChangeStepTime, Server, check_refusal
 from kvtwin.experiments.runs.verdicts import verdicts
 from kvtwin.experiments.setup.replicas import cluster_of, replica_options
 from kvtwin.sim.clock import Clock
+from kvtwin.sim.cluster.cached_tokens import KeySpaces
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.serving import Observe
 from kvtwin.workloads.formats.native import write_lines
@@ -69,14 +70,16 @@ def replay_replicas(
     servers = [made[each] for each in replica_options(options)]
     given = workload
     workload, load = opened_load(options, workload, show_progress=show_progress)
-    clock, stopwatch, tree = Clock(), Stopwatch(), PrefixTree()
+    clock, stopwatch, tree, keys = Clock(), Stopwatch(), PrefixTree(), KeySpaces()
     misses = [MissSources(server.config, tree) for server in servers]
     together = servers[0].lock_step(clock, len(servers))
     simulations = [
-        server.simulation(each, clock=clock, together=(together, rank) if together else None)
+        server.simulation(
+            each, clock=clock, together=(together, rank) if together else None, keys=keys.of(server.config)
+        )
         for rank, (server, each) in enumerate(zip(servers, misses, strict=True))
     ]
-    sent = SentRecords(simulations, keeps_records=options.out is not None)
+    sent = SentRecords(simulations, misses, keeps_records=options.out is not None)
     if options.executor:
         recorder, misses = simulate_in_parallel(options, given, load, change, sent, show_progress=show_progress)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.runs.latencies import as_array
 from kvtwin.sim.cluster.recording import ClusterRecorder
 from kvtwin.sim.recording import NEVER
-from kvtwin.workloads.prefixes.chains import prefix_chain
+from kvtwin.workloads.prefixes.chains import Chain
 from kvtwin.workloads.prefixes.lru_stack import LruStack
 from kvtwin.workloads.request_record import RequestRecord
 
@@ -59,11 +59,11 @@ class OneCache:
         self._stack = LruStack()
         self._hit_tokens = self._prompt_tokens = 0
 
-    def add(self, record: RequestRecord) -> None:
-        """The next request that is sent."""
+    def add(self, record: RequestRecord, chain_of: Callable[[RequestRecord], Chain]) -> None:
+        """The next request that is sent; ``chain_of`` names equal prefixes of all requests alike."""
         if not self._is_known:
             return
-        chain = prefix_chain(record, self._block_size)
+        chain = chain_of(record)
         num_hit_blocks = 0
         for _, num_blocks, distance in self._stack.touch(chain):
             within = min(num_blocks, self._num_blocks - distance + 1)

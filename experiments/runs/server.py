@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.config import EngineConfig
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
@@ -65,8 +66,9 @@ class Server:
         max_concurrency: int | None = None,
         on_progress: Callable[[int], None] | None = None,
         observe: Observe | None = None,
+        keys: KeySpace | None = None,
     ) -> ServerSimulation:
-        """The server, watched by ``misses``; with a ``clock`` it is one of several.
+        """The server, watched by ``misses``; with a ``clock`` it is one of several, which may share ``keys``.
 
         ``together``: it steps together with others, as which rank of them.
         """
@@ -84,6 +86,7 @@ class Server:
             on_progress=on_progress,
             on_refusal=_raise_refusal if self.options.strict else None,
             num_warm_up_requests=self.options.warmup_requests,
+            keys=keys,
         )
         simulation.observers.append(misses)
         return simulation

@@ -35,13 +35,12 @@ def files_of(
     setting: Setting,
     serving: Serving,
     recorder: Recorder,
-    misses: Sequence[MissSources],
     kind: RunKind,
     machine: dict[str, Any],
     of_servers: Mapping[str, Sequence[bytes]],
 ) -> dict[str, bytes]:
     """The folder's files by name; of replicas, each has a folder in it. ``of_servers`` has files that a server has."""
-    servers = setting.servers
+    servers, misses = setting.servers, serving.misses
     if not isinstance(recorder, ClusterRecorder):
         summary = _summary(setting, servers[0], recorder, misses[0], setting.load, kind.links[0])
         files = _files(setting, servers[0], recorder, summary, kind, machine)

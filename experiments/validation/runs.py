@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvtwin.engine.executed_step import ExecutedStep
-from kvtwin.engine.prefix_tree import PrefixTree
 from kvtwin.experiments.files.interruption import InterruptibleExecutor, Interruption
-from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.records import executed_steps
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress
 from kvtwin.experiments.runs.paired_latencies import Pairs
@@ -63,7 +61,6 @@ def measure(setting: Setting, executors: Sequence[DeviceExecutor]) -> MeasuredRu
     """
     from kvtwin.gpu.errors import OutOfDeviceMemory
 
-    misses = _misses(setting)
     interruption = Interruption()
     interruptible = [InterruptibleExecutor(executor, interruption) for executor in executors]
     failure: BaseException | None
@@ -74,7 +71,7 @@ def measure(setting: Setting, executors: Sequence[DeviceExecutor]) -> MeasuredRu
         serving = Serving(setting, interruptible, advance)
         decisions = [DecisionRecorder(simulation.scheduler) for simulation in serving.simulations]
         transcripts = [Transcripts(executor) for executor in executors]
-        for simulation, *observers in zip(serving.simulations, misses, decisions, transcripts, strict=True):
+        for simulation, *observers in zip(serving.simulations, decisions, transcripts, strict=True):
             simulation.observers += observers
         if setting.options.debug:
             for simulation, executor in zip(serving.simulations, executors, strict=True):
@@ -94,7 +91,7 @@ def measure(setting: Setting, executors: Sequence[DeviceExecutor]) -> MeasuredRu
         for decided, executor, said in zip(decisions, executors, transcripts, strict=True)
     ]
     records = [executed_steps.executed_file(server.decided, server.executed) for server in servers]
-    files = files_of(setting, serving, recorder, misses, kind, stopwatch.facts(), {executed_steps.NAME: records})
+    files = files_of(setting, serving, recorder, kind, stopwatch.facts(), {executed_steps.NAME: records})
     outputs = {record: output for said in transcripts for record, output in said.outputs.items()}
     answered = [
         replace(record, output_token_ids=outputs.get(id(serving.served_as(record)))) for record in setting.records
@@ -104,15 +101,12 @@ def measure(setting: Setting, executors: Sequence[DeviceExecutor]) -> MeasuredRu
 
 def predict(setting: Setting, records: Sequence[RequestRecord], predictors: Sequence[Predictor]) -> dict[str, bytes]:
     """Simulate the same workload; the files of the run's folder. There is a predictor per server."""
-    misses = _misses(setting)
     stopwatch = Stopwatch()
     with request_progress("predicting", len(setting.records)) as advance:
         serving = Serving(setting, [SimulatedExecutor(each.step_time, each.link) for each in predictors], advance)
-        for simulation, each in zip(serving.simulations, misses, strict=True):
-            simulation.observers.append(each)
         recorder = serving.run(records)
     kind = RunKind(predictors[0].step_time.describe(), [each.link for each in predictors])
-    return files_of(setting, serving, recorder, misses, kind, stopwatch.facts(), {})
+    return files_of(setting, serving, recorder, kind, stopwatch.facts(), {})
 
 
 def step_times(measured: MeasuredRun, predictors: Sequence[Predictor]) -> Pairs:
@@ -125,9 +119,3 @@ def step_times(measured: MeasuredRun, predictors: Sequence[Predictor]) -> Pairs:
     ]
     both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Pairs(both[:, 0], both[:, 1])
-
-
-def _misses(setting: Setting) -> list[MissSources]:
-    """Of each server; they can be added up."""
-    tree = PrefixTree()
-    return [MissSources(server.config, tree) for server in setting.servers]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvtwin.engine.executor import Executor
+from kvtwin.engine.prefix_tree import PrefixTree
+from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.experiments.runs.sent_records import SentRecords
 from kvtwin.experiments.setup.replicas import cluster_of, has_replicas
 from kvtwin.experiments.validation.settings import Setting
@@ -22,6 +24,8 @@ class Serving:
         self, setting: Setting, executors: Sequence[Executor[Any]], on_progress: Callable[[int], None] | None = None
     ) -> None:
         """``on_progress`` gets the number of finished requests. UserError: a router that cannot be."""
+        tree = PrefixTree()
+        self.misses = [MissSources(server.config, tree) for server in setting.servers]
         self.sent: SentRecords | None = None
         """What a router sent; None: there is none."""
         self._sent_as: dict[int, RequestRecord] = {}
@@ -33,7 +37,7 @@ class Serving:
                 server.simulation(executor, clock=clock)
                 for server, executor in zip(setting.servers, executors, strict=True)
             ]
-            self.sent = SentRecords(self.simulations, keeps_records=False)
+            self.sent = SentRecords(self.simulations, self.misses, keeps_records=False)
             whole = cluster_of(
                 setting.options,
                 clock,
@@ -45,6 +49,8 @@ class Serving:
         else:
             whole = setting.servers[0].simulation(executors[0], max_concurrency=concurrency, on_progress=on_progress)
             self.simulations = [whole]
+        for simulation, misses in zip(self.simulations, self.misses, strict=True):
+            simulation.observers.append(misses)
         self.run, self.close = whole.run, whole.close
 
     def served_as(self, record: RequestRecord) -> RequestRecord:

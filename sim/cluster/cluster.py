@@ -8,6 +8,7 @@ from functools import partial
 
 from kvtwin.sim.clients import Clients
 from kvtwin.sim.clock import Clock
+from kvtwin.sim.cluster.cached_tokens import CachedTokens
 from kvtwin.sim.cluster.recording import ClusterRecorder, Routing
 from kvtwin.sim.cluster.routed_request import RoutedRequest
 from kvtwin.sim.cluster.router import Router
@@ -46,6 +47,7 @@ class Cluster:
         self._servers = servers
         self._router = router
         self._view = View(clock, servers, event_lag_ns)
+        self._cached_tokens = CachedTokens(servers)
         self._clients = Clients(clock, self._route, max_concurrency)
         self._on_progress = on_progress
         self._on_sent = on_sent
@@ -86,7 +88,7 @@ class Cluster:
             raise WorkloadError(record.source, "data_parallel_rank: only vLLM's own balancer reads it (vllm-dp)")
         if record.n > 1 and router.serves_api:
             raise WorkloadError(record.source, "n: vLLM spreads the samples of a prompt over its ranks; not modelled")
-        cached = [server.scheduler.kv_cache.num_cached_tokens(server.unsent(record)) for server in servers]
+        cached = self._cached_tokens.of(record)
         request = RoutedRequest(record, cached)
         if router.serves_api and servers[0].refusal(record):
             replica = 0  # where it is counted: no engine gets it

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from kvtwin.engine.statistics import EngineStatistics
@@ -75,8 +74,8 @@ class ClusterRecorder(Recorder):
             self.refused += replica.refused
             self.rejected += replica.rejected
             self.first_refused = replica.first_refused | self.first_refused
-            self.inter_token_latencies_ns += replica.inter_token_latencies_ns
-            self.output_tokens_per_s += replica.output_tokens_per_s
+            self.inter_token_latencies_ns.update(replica.inter_token_latencies_ns)
+            self.output_tokens_per_s.update(replica.output_tokens_per_s)
             self.unfinished += replica.unfinished
             self.num_requests_unknown_prefix += replica.num_requests_unknown_prefix
             self.incomplete_records |= {self._sent_to[number][index] for index in replica.incomplete_records}
@@ -110,17 +109,20 @@ class ClusterRecorder(Recorder):
 
 def _merge(into: _Columns, parts: Sequence[_Columns], key: str) -> list[int]:
     """Fill the columns that ``parts`` have, rows in order of ``key``; return which part each row is from."""
-    keys = [value for part in parts for value in getattr(part, key)]
-    if not keys:
-        return []
-    order = sorted(range(len(keys)), key=keys.__getitem__)  # and of equal ones the earlier part, then the earlier row
+    import numpy as np
 
-    def in_order(values: Sequence[Any]) -> Iterable[Any]:
-        return itemgetter(*order)(values) if len(order) > 1 else values
-
+    keys = np.concatenate([np.array(getattr(part, key), dtype=np.int64) for part in parts])
+    order = np.argsort(keys, kind="stable")  # of equal ones first the earlier part, then the earlier row
     for column in fields(parts[0]):
-        getattr(into, column.name).extend(in_order([value for part in parts for value in getattr(part, column.name)]))
-    return list(in_order([number for number, part in enumerate(parts) for _ in getattr(part, key)]))
+        values = [getattr(part, column.name) for part in parts]
+        merged = getattr(into, column.name)
+        if isinstance(merged, array):
+            merged.frombytes(np.concatenate([np.array(each, dtype=np.int64) for each in values])[order].tobytes())
+        else:
+            every = [value for each in values for value in each]
+            merged.extend(every[position] for position in order.tolist())
+    part_of_row = np.repeat(np.arange(len(parts)), [len(getattr(part, key)) for part in parts])
+    return part_of_row[order].tolist()
 
 
 def _total(parts: Sequence[Any]) -> Any:
