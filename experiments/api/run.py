@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Picture: TypeAlias = Literal["timeline", "latencies", "misses"]
+Picture: TypeAlias = Literal["timeline", "latencies", "misses", "prefixes"]
 
 _SHOWN = ("completed", "prefix_cache_hit_rate", "num_preemptions", "mean_ttft_ms", "mean_tpot_ms")
 
@@ -70,14 +70,16 @@ class Run:
         return [Run(each) for each in self._kept.replicas]
 
     def plot(self, picture: Picture = "timeline") -> Figure:
-        """A picture: ``timeline`` (cache, requests and preemptions over time), ``latencies`` or ``misses``.
+        """A picture: ``timeline`` (cache, requests and preemptions over time), ``latencies``, ``misses``, of replicas
+        also ``prefixes`` (which prefixes went where).
 
         UserError: there is no picture of that name.
         """
-        from kvtwin.experiments.pictures.of_run import PICTURES, picture_of_run
+        from kvtwin.experiments.pictures.of_run import picture_of_run, picture_titles
 
-        if picture not in PICTURES:
-            raise UserError(f"plot: expected timeline, latencies or misses, got {picture!r}")
+        if picture not in picture_titles(self._kept):
+            *names, last = picture_titles(self._kept)
+            raise UserError(f"plot: expected {', '.join(names)} or {last}, got {picture!r}")
         return picture_of_run(self._kept, picture)
 
     def save(self, folder: str | os.PathLike[str]) -> None:

@@ -22,7 +22,7 @@ _REQUEST_COLUMNS = (
     "finish_reason",
 )
 
-_NO_FIGURES = ("verdicts", "replicas")
+_NO_FIGURES = ("verdicts", "replicas", "routed_prefixes")
 """Keys of a summary that are no figures of the whole run."""
 
 Row = dict[str, Any]

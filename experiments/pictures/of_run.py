@@ -19,22 +19,34 @@ PICTURES = {
 }
 """What each shows."""
 
+OF_REPLICAS = {
+    "timeline": "Cache and requests of each replica over time",
+    "prefixes": "How many requests with a prefix each replica was sent",
+}
+"""The same of those that several replicas have instead, or besides."""
+
 
 def picture_of_run(run: Run, name: str) -> Figure:
-    """One of `PICTURES`."""
+    """One of `picture_titles`."""
     if name == "timeline":
         drawn = replica_pictures.timelines(run) if run.replicas else run_pictures.timeline(run)
+    elif name == "prefixes":
+        drawn = replica_pictures.routed_prefixes(run)
     elif name == "latencies":
         drawn = run_pictures.latencies(run)
     else:
         drawn = shares.misses([run.summary], [run.title])
-    what = "Cache and requests of each replica over time" if name == "timeline" and run.replicas else PICTURES[name]
-    return heading_of(run).on(drawn, what)
+    return heading_of(run).on(drawn, picture_titles(run)[name])
 
 
 def pictures_of_run(run: Run) -> dict[str, Figure]:
     """All of them."""
-    return {name: picture_of_run(run, name) for name in PICTURES}
+    return {name: picture_of_run(run, name) for name in picture_titles(run)}
+
+
+def picture_titles(run: Run) -> dict[str, str]:
+    """The pictures that a run has, by name, and what each shows."""
+    return PICTURES | OF_REPLICAS if run.replicas else PICTURES
 
 
 def heading_of(run: Run) -> Heading:

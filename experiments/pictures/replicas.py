@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure
+from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure, without_data
 from kvtwin.experiments.pictures.run import band
 from kvtwin.experiments.records.reader import Run
 from kvtwin.workloads.time_units import SECOND_NS
@@ -33,4 +34,28 @@ def timelines(run: Run) -> Figure:
         axis.set(xlabel="simulated time (s)")
     if len(shown) < len(run.replicas):
         figure.supylabel(f"the first {len(shown)} of {len(run.replicas)} replicas", fontsize=9)
+    return figure
+
+
+@drawn_in_style
+def routed_prefixes(run: Run) -> Figure:
+    """A row per prefix that requests share, a column per replica: how many requests with it the replica was sent."""
+    rows = run.summary["routed_prefixes"]
+    num_shown = min(MOST_SHOWN, len(run.replicas))
+    figure, ((axis,),) = new_figure()
+    figure.set_size_inches(max(6.0, 3.5 + 0.7 * num_shown), 1.8 + 0.32 * max(1, len(rows)))
+    if not rows:
+        without_data(axis, "no prefix was sent twice")
+        return figure
+    counts = np.array([row["requests"][:num_shown] for row in rows], dtype=float)
+    shares = 100 * counts / np.array([sum(row["requests"]) for row in rows])[:, None]
+    axis.imshow(shares, cmap="cividis", aspect="auto", vmin=0, vmax=100)
+    for (row, column), count in np.ndenumerate(counts):
+        colour = "white" if shares[row, column] < 50 else "black"
+        axis.text(column, row, f"{count:,.0f}", ha="center", va="center", fontsize=8, color=colour)
+    axis.set_xticks(range(num_shown), [str(number) for number in range(num_shown)])
+    labels = [f"{row['first_request_id']}: tokens {row['from_token']:,} to {row['to_token']:,}" for row in rows]
+    axis.set_yticks(range(len(rows)), labels, fontsize=8)
+    axis.set(xlabel="replica", ylabel="first request with the prefix")
+    axis.grid(False)
     return figure

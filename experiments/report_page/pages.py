@@ -72,6 +72,7 @@ def _of_run(run: Run) -> str:
         "run.html.j2",
         figures={
             "timeline": run_figures.usage_of_replicas(run) if run.replicas else run_figures.timeline(run),
+            "prefixes": run_figures.routed_prefixes(run) if run.replicas else None,
             "hit-rate": run_figures.hit_rate(run),
             "token-sources": run_figures.token_sources([summary], [""]),
             **run_figures.latencies(run),

@@ -76,6 +76,25 @@ def usage_of_replicas(run: Run) -> Figure:
     return drawn
 
 
+def routed_prefixes(run: Run) -> Figure | None:
+    """How many requests with a prefix each replica was sent; None if no prefix was sent twice."""
+    rows = run.summary["routed_prefixes"]
+    if not rows:
+        return None
+    labels = [f"{row['first_request_id']}: tokens {row['from_token']:,} to {row['to_token']:,}" for row in rows]
+    drawn = styled(hovermode="closest", xaxis={"title": "replica", "type": "category"}, yaxis={"type": "category"})
+    drawn.add_heatmap(
+        x=[str(number) for number in range(len(run.replicas))],
+        y=labels[::-1],
+        z=[row["requests"] for row in reversed(rows)],
+        colorscale="Cividis",
+        texttemplate="%{z:,}",
+        showscale=False,
+        hovertemplate="replica %{x}, %{y}: %{z:,} requests<extra></extra>",
+    )
+    return drawn
+
+
 def hit_rate(run: Run) -> Figure | None:
     """The share of prompt tokens found in the cache, so far and over the last requests; None if unknown."""
     requests = run.requests

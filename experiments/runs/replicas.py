@@ -108,7 +108,7 @@ def replay_replicas(
     total = servers[0].summary(recorder, MissSources.total(servers[0].config, misses), load)
     parts = [replica.summary for replica in replicas]
     summary = summary_of_all(total, parts, recorder, [server.config for server in servers])
-    summary |= sent.one_cache.figures()
+    summary |= sent.figures()
     if together:
         summary |= {"forward_passes": together.num_passes, "idle_rank_passes": together.num_idle_passes}
     summary["num_unsorted"] = workload.num_unsorted

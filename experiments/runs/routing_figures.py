@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class OneCache:
 
     def __init__(self, configs: Sequence[EngineConfig]) -> None:
         config = configs[0]
-        self._is_known = (
+        self.is_known = (
             config.enable_prefix_caching
             and all([spec.kind for spec in each.group_specs] == ["full_attention"] for each in configs)
             and len({each.block_size for each in configs}) == 1
@@ -59,11 +59,8 @@ class OneCache:
         self._stack = LruStack()
         self._hit_tokens = self._prompt_tokens = 0
 
-    def add(self, record: RequestRecord, chain_of: Callable[[RequestRecord], Chain]) -> None:
-        """The next request that is sent; ``chain_of`` names equal prefixes of all requests alike."""
-        if not self._is_known:
-            return
-        chain = chain_of(record)
+    def add(self, record: RequestRecord, chain: Chain) -> None:
+        """The next request that is sent, and its chain, which names equal prefixes of all requests alike."""
         num_hit_blocks = 0
         for _, num_blocks, distance in self._stack.touch(chain):
             within = min(num_blocks, self._num_blocks - distance + 1)
@@ -76,7 +73,7 @@ class OneCache:
     def figures(self) -> dict[str, Any]:
         """The bound, as a share of the prompt tokens; None where several kinds of blocks share the memory."""
         share = self._hit_tokens / self._prompt_tokens if self._prompt_tokens else 0.0
-        return {"one_cache_hit_rate": share if self._is_known else None}
+        return {"one_cache_hit_rate": share if self.is_known else None}
 
 
 def routing_figures(recorder: ClusterRecorder, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def files_of(
     everything = MissSources.total(servers[0].config, misses)
     total = _summary(setting, servers[0], recorder, everything, setting.load, kind.links[0])
     total = summary_of_all(total, parts, recorder, [server.config for server in servers])
-    files = _files(setting, servers[0], recorder, total | serving.sent.one_cache.figures(), kind, machine)
+    files = _files(setting, servers[0], recorder, total | serving.sent.figures(), kind, machine)
     for number, (server, own, part) in enumerate(zip(servers, recorder.replicas, parts, strict=True)):
         of_replica = _files(setting, server, own, part, kind, machine)
         of_replica |= {name: contents[number] for name, contents in of_servers.items()}

@@ -86,6 +86,29 @@ def test_the_summary_adds_the_replicas_up(kept):
     assert whole["prefix_cache_hit_rate"] < whole["one_cache_hit_rate"] < 1
 
 
+def test_prefixes_are_counted_where_they_were_sent():
+    prompts = [[1, 2, 3], [1, 2, 4], [1, 2, 3], [5], [1, 9], [7], [5]]
+    records = [
+        RequestRecord(
+            request_id=f"r{n}",
+            arrival_ns=n * 10**9,
+            prompt_tokens=32 * len(ids) + 1,
+            output_tokens=2,
+            hash_ids=ids,
+            hash_block_tokens=32,
+        )
+        for n, ids in enumerate(prompts)
+    ]
+    run = kv.replay(
+        records, data_parallel_size=2, router="round-robin", max_model_len=4096, step_time="linear", progress=False
+    )
+    rows = run.summary["routed_prefixes"]
+    assert rows[0] == {"from_token": 0, "to_token": 96, "first_request_id": "r0", "requests": [3, 1]}
+    assert {"from_token": 0, "to_token": 32, "first_request_id": "r3", "requests": [1, 1]} in rows
+    assert len(rows) == 2
+    assert run.plot("prefixes") is not None
+
+
 def test_the_tables_name_the_replica_of_every_row(kept):
     rows, steps = table(kept / "requests.parquet"), table(kept / "steps.parquet")
     for number in range(2):
@@ -227,10 +250,12 @@ def test_prometheus_tells_replicas_apart_by_the_label_engine(kept, export):
 def test_plots_report_and_comparison_know_replicas(kvtwin, kept, tmp_path):
     assert kvtwin("plot", kept, "--out", tmp_path / "pictures").code == 0
     assert (tmp_path / "pictures" / "timeline.svg").stat().st_size > 0
+    assert (tmp_path / "pictures" / "prefixes.svg").stat().st_size > 0
     assert kvtwin("report", kept, "--out", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
     assert "replica 1" in page
     assert "2 Replicas" in page
+    assert "Requests with a prefix, by replica" in page
     outcome = kvtwin("compare", kept / "replica-0", kept / "replica-1")
     assert outcome.code == 0
     outcome = kvtwin("compare", kept, kept / "replica-1")
