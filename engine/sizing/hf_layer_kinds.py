@@ -41,6 +41,7 @@ _WORDS: dict[str, str] = {
     "attention": "full",
     "full_attention": "full",
     "deepseek_sparse_attention": "full",
+    "indexed_attention": "full",
     "sliding_attention": "window",
     "sliding_window": "window",
     "chunked_attention": "chunk",
@@ -112,7 +113,7 @@ def _named(fields: Fields, key: str, word: object) -> PlannedLayer:
             raise ModelConfigError(f"{fields.name}: {key} has {word!r}, not one of {', '.join(_NEMOTRON_LETTERS)}")
         word = _NEMOTRON_LETTERS[str(word)]
     kind = _WORDS.get(word) if isinstance(word, str) else None
-    if kind is None:
+    if kind is None or (word == "indexed_attention" and not fields.has("index_topk")):
         raise ModelConfigError(f"{fields.name}: {key} has {word!r}, not one of {', '.join(_WORDS)}")
     if kind == "window":
         return _window(fields)

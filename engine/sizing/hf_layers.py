@@ -23,7 +23,8 @@ def layer_shape(
     """Layer number ``index``: its attention or state, and its dense or expert MLP, in the checkpoint's bytes."""
     hidden = fields.integer("hidden_size")
     mixer = _mixer(fields, index, hidden, planned)
-    mixer["norm_params"] += fields.count(".norms") * hidden + _per_layer_input_params(fields, hidden)
+    norms = fields.count(".norms") + 2 * fields.flag("use_post_norm")
+    mixer["norm_params"] += norms * hidden + _per_layer_input_params(fields, hidden)
     if weighs_residuals(fields):
         mixer["norm_params"] += 4 * hidden
     experts = expert_fields(fields, index, planned, hidden)
@@ -89,7 +90,8 @@ def _mixer(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> di
             mixer |= attention
         return mixer
     if fields.has("kv_lora_rank"):
-        return _latent_attention(fields, index, hidden)
+        latent = _latent_attention(fields, index, hidden)
+        return _expanded(fields, latent) if fields.model_type == "minicpm3" else latent
     return _attention(fields, index, hidden, planned)
 
 
@@ -108,10 +110,9 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
     elif fields.flag(".qkv_bias") or fields.flag("qkv_bias"):
         sharded += query
         kv_params += key_value
-    if fields.flag("use_head_wise_attn_gate"):
-        sharded += hidden * heads
+    sharded += _gate_params(fields, hidden, heads, head)
     norm_params += _query_key_norms(fields, heads, kv_heads, head, planned.shares_cache)
-    if fields.model_type == "gpt_oss" or (in_window and fields.flag("add_swa_attention_sink_bias")):
+    if _has_sinks(fields) or (in_window and fields.flag("add_swa_attention_sink_bias")):
         norm_params += heads  # one attention sink per head
     mixer = {
         "spec": LayerSpec(
@@ -128,6 +129,18 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
     if _attends_to_blocks(fields, index):
         _add_block_index(fields, hidden, mixer)
     return mixer
+
+
+def _has_sinks(fields: Fields) -> bool:
+    return fields.flag(".sinks") and fields.get("attention_sinks") is not False
+
+
+def _gate_params(fields: Fields, hidden: int, heads: int, head: int) -> int:
+    """A gate behind the attention, of each head or of each of its values, as Step, Laguna and AFMoE have it."""
+    if fields.flag("use_head_wise_attn_gate"):
+        return hidden * heads
+    gating = fields.get("gating") if fields.model_type in ("laguna", "afmoe") else None
+    return hidden * heads * (1 if gating in (True, "per-head") else head) if gating else 0
 
 
 def _attends_to_blocks(fields: Fields, index: int) -> bool:
@@ -154,7 +167,7 @@ def _query_key_norms(fields: Fields, heads: int, kv_heads: int, head: int, share
     kind = fields.get(".qk_norm")
     if kind == "heads":
         return (heads + kv_heads) * head
-    if kind == "head" or fields.flag("use_qk_norm"):
+    if kind == "head" or ((fields.flag("use_qk_norm") or fields.flag("qk_norm")) and fields.model_type != "llama4"):
         return head if shares_cache else 2 * head
     return 0
 
@@ -166,7 +179,7 @@ def _heads(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> tu
         head = fields.integer("swa_head_dim")
         heads, kv_heads = fields.integer("swa_num_attention_heads"), fields.integer("swa_num_key_value_heads")
         return heads, kv_heads, head, fields.integer("swa_v_head_dim", default=head)
-    heads = fields.integer("num_attention_heads")
+    heads = _query_heads(fields, index)
     kv_heads = fields.integer("num_key_value_heads", "num_kv_heads", "num_attention_groups", default=heads)
     if in_window:
         heads = _heads_in_window(fields, heads)
@@ -184,6 +197,13 @@ def _heads(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -> tu
     if not head:
         raise ModelConfigError(f"{fields.name}: hidden_size {hidden} is too small for num_attention_heads {heads}")
     return heads, kv_heads, head, fields.integer("v_head_dim", default=head)
+
+
+def _query_heads(fields: Fields, index: int) -> int:
+    if not fields.has("num_attention_heads_per_layer"):
+        return fields.integer("num_attention_heads")
+    heads = fields.per_layer("num_attention_heads_per_layer", fields.num_layers())[index]
+    return Fields({"num_attention_heads_per_layer": heads}, fields.name, "").integer("num_attention_heads_per_layer")
 
 
 def _heads_in_window(fields: Fields, heads: int) -> int:
@@ -221,6 +241,14 @@ def _latent_attention(fields: Fields, index: int, hidden: int) -> dict[str, Any]
     if fields.get("index_topk") and _has_indexer(fields, index):
         _add_indexer(fields, hidden, query_latent, mixer)
     return mixer
+
+
+def _expanded(fields: Fields, mixer: dict[str, Any]) -> dict[str, Any]:
+    """MiniCPM3: vLLM computes keys and values from the latents and keeps these, values as wide as keys."""
+    heads = fields.integer("num_attention_heads")
+    head = fields.integer("qk_nope_head_dim") + fields.integer("qk_rope_head_dim")
+    spec = LayerSpec("full_attention", heads, head, head)
+    return mixer | {"spec": spec, "attention_width": 2 * head, "prefill_attention_width": 2 * head}
 
 
 def _has_indexer(fields: Fields, index: int) -> bool:

@@ -93,7 +93,9 @@ def dense_width(fields: Fields, index: int) -> int:
     if isinstance(fields.get("intermediate_size"), list):
         widths = fields.per_layer("intermediate_size", fields.num_layers())
         return Fields({"intermediate_size": widths[index]}, fields.name, fields.model_type).integer("intermediate_size")
-    width = fields.integer("dense_intermediate_size", "intermediate_size", "shared_intermediate_size")
+    if fields.has("dense_intermediate_size"):
+        return fields.integer("dense_intermediate_size")
+    width = fields.integer("intermediate_size", "shared_intermediate_size")
     if fields.flag("use_double_wide_mlp"):
         first_shared = fields.num_layers() - fields.count("num_kv_shared_layers")
         return width * (2 if index >= first_shared else 1)

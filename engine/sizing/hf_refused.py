@@ -19,6 +19,28 @@ _NO_LONGER_SERVED = {
 }
 """Architectures that vLLM served before 0.33 and whose layers are no plain attention, with the field that says so."""
 
+_LAYERS_OF_THEIR_OWN = {
+    "AliceAI": "linear attention of its own",
+    "Beam": "gates and scales of its own",
+    "DeepseekV41": "compressed latents of another kind than DeepSeek-V4's",
+    "Dory": "layers that run several times",
+    "Dots3Note": "a cache of its own",
+    "Flint": "attention sinks and shared caches of its own",
+    "Glm5Next": "an indexer beside linear attention",
+    "HYV4": "an indexer and hyper-connections of its own",
+    "HrmText": "layers that run several times",
+    "IQuestLoopCoder": "layers that run several times",
+    "Inkling": "convolutions beside attention",
+    "LongcatFlash": "two attentions in one layer",
+    "MuseSpark": "shared caches of its own",
+    "PanguProMoEV2": "attention sinks that take cache",
+    "Qwen4Exp": "an indexer beside linear attention",
+    "Step3Text": "queries made in two steps",
+    "Step5": "an indexer and shared caches of its own",
+    "Zamba2": "attention that several layers share",
+}
+"""Families that vLLM 0.33 serves with layers that nothing here knows, by how their architectures begin."""
+
 _POOLING = re.compile(
     r"(ForSequenceClassification|ForTokenClassification|ForMaskedLM|ForProcessRewardModel|RewardModel|ForRetrieval"
     r"|BidirectionalModel|EmbedModel|EmbeddingModel|^(Bert|Roberta|XLMRoberta|ModernBert|NomicBert|Gte|GteNew|CLIP|Siglip"
@@ -56,6 +78,7 @@ _WITHOUT_EFFECT = frozenset(
         "compress_rope_theta",
         "conv_dim",
         "full_attention_interval",
+        "global_attn_every_n_layers",
         "global_partial_rotary_factor",
         "global_rope_theta",
         "head_dim",
@@ -107,6 +130,9 @@ _WITHOUT_EFFECT = frozenset(
         "sliding_window",
         "sliding_window_pattern",
         "sliding_window_size",
+        "ssm_in_multiplier",
+        "ssm_multipliers",
+        "ssm_out_multiplier",
         "ssm_state_size",
         "swa_rope_theta",
         "time_step_limit",
@@ -129,6 +155,9 @@ def refuse_by_name(config: dict[str, Any], language: dict[str, Any], name: str) 
         if architecture in _NO_LONGER_SERVED:
             field = _NO_LONGER_SERVED[architecture]
             raise ModelConfigError(f"{name}: {architecture} ({field}): vLLM 0.33 no longer serves this architecture")
+        for family, layers in _LAYERS_OF_THEIR_OWN.items():
+            if re.match(f"{family}(Text|Ngram)?For", architecture):
+                raise ModelConfigError(f"{name}: {architecture} has {layers}, which is not modelled")
         if _POOLING.search(architecture):
             raise ModelConfigError(f"{name}: {architecture} is a pooling model: it generates nothing")
     model_type = str(language.get("model_type") or config.get("model_type") or "")

@@ -172,7 +172,9 @@ def fake_kernels() -> None:
             return True
 
     class Experts(nn.Module):
-        moe_config = types.SimpleNamespace(skip_final_all_reduce=False)
+        moe_config = types.SimpleNamespace(
+            skip_final_all_reduce=False, num_logical_experts=1, num_experts=1, num_local_experts=1
+        )
 
         def __init__(self, *args, activation="silu", has_bias=False, **values):
             super().__init__()
@@ -186,6 +188,8 @@ def fake_kernels() -> None:
                 shapes |= {"up_bias": (up,), "down_bias": (hidden_size,)}
             for name, shape in shapes.items():
                 self._parameters[name] = nn.Parameter(torch.empty(num_experts, *shape), requires_grad=False)
+            if isinstance(bias := values.get("e_score_correction_bias"), nn.Parameter):
+                self._parameters["bias"] = bias
 
         def __getattr__(self, name):
             try:
@@ -204,6 +208,7 @@ def fake_kernels() -> None:
     type(current_platform).current_device = classmethod(lambda cls: "meta")
     type(current_platform).device_type = "meta"
     torch.cuda.Stream = torch.cuda.Event = Kernel
+    importlib.import_module("vllm.triton_utils").triton.set_allocator = _nothing_to_call("set_allocator")
     flash_attention.__getattr__ = _nothing_to_call
     prefill = importlib.import_module("vllm.v1.attention.backends.mla.prefill")
     prefill.get_mla_prefill_backend = latent_attention.get_mla_prefill_backend = lambda *args, **values: Kernel
