@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from kvtwin.engine.sizing.drafter import next_token_modules
 from kvtwin.engine.sizing.memory_budget import (
     GIB,
     MemoryBudget,
@@ -24,6 +25,7 @@ from kvtwin.engine.sizing.memory_budget import (
 from kvtwin.experiments.catalogue.models import load_model
 from tests.accuracy import replace_part
 
+SETS = ("read", "fresh", "untouched")
 FOLDER = Path(__file__).parent / "start_up_logs"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "accuracy.md"
 
@@ -83,8 +85,11 @@ def compare(log: dict[str, Any]) -> Compared:
     major, minor = (int(part) for part in log["version"].split(".")[:2])
     rules = rules_of((major, minor))
     utilization = log["gpu_memory_utilization"]
+    drafter = next_token_modules(shape) if log.get("drafts") == "mtp" else None
     budgets = [
-        memory_budget(shape, server, total_bytes=total_bytes, utilization=utilization, rules=rules, rank=rank)
+        memory_budget(
+            shape, server, total_bytes=total_bytes, utilization=utilization, rules=rules, rank=rank, drafter=drafter
+        )
         for rank in range(server.pipeline_parallel_size)
     ]
     return Compared(log, min(budgets, key=lambda budget: budget.available_bytes))
@@ -93,8 +98,8 @@ def compare(log: dict[str, Any]) -> Compared:
 def rows(compared: list[Compared]) -> list[str]:
     """The table's lines, in Markdown."""
     lines = [
-        "| model | GPU | vLLM | logged (GiB) | predicted | interval | error (% of the GPU) |",
-        "| --- | --- | --- | --: | --: | --- | --: |",
+        "| model | GPU | vLLM | logged (GiB) | predicted | interval | error (% of the GPU) | found at |",
+        "| --- | --- | --- | --: | --: | --- | --: | --- |",
     ]
     for each in compared:
         log = each.log
@@ -109,9 +114,20 @@ def rows(compared: list[Compared]) -> list[str]:
             f"{each.predicted_gib:.2f}",
             f"{low:.1f} to {high:.1f}{'' if each.is_inside else ' (outside)'}",
             f"{each.error_share:+.1%}",
+            _where(log["source"]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _where(source: str) -> str:
+    """A link to the source, or that no address is known: then the words in logs.yaml find it."""
+    if not source.startswith("https://"):
+        return "no address: words"
+    address = source.split()[0]
+    parts = address.removeprefix("https://github.com/").split("/")
+    is_github = address.startswith("https://github.com/")
+    return f"[{parts[1]} {parts[3]}]({address})" if is_github else f"[{parts[2]}]({address})"
 
 
 def median_error(compared: list[Compared]) -> float:
@@ -121,7 +137,7 @@ def median_error(compared: list[Compared]) -> float:
 def page() -> list[str]:
     """What docs/accuracy.md shows: both sets, and what they come to."""
     compared = [compare(log) for log in read_logs()]
-    sets = {name: [each for each in compared if each.log["set"] == name] for name in ("read", "fresh")}
+    sets = {name: [each for each in compared if each.log["set"] == name] for name in SETS}
     lines = ["| logs | number | median error | inside the interval |", "| --- | --: | --: | --: |"]
     for name, part in (*sets.items(), ("all", compared)):
         inside = sum(each.is_inside for each in part)
