@@ -56,7 +56,7 @@ def test_what_no_copy_confirms_is_listed(kvtwin):
     for name, what in unconfirmed().items():
         assert f"unconfirmed of {name}: {what}" in listing
     assert "ibm-granite/granite-4.0-h-small" in unconfirmed()
-    assert "unconfirmed" in kvtwin("gpus").out  # the tensor rate of the A10G
+    assert "unconfirmed" not in kvtwin("gpus").out
 
 
 def test_a_path_to_a_config_or_its_folder(tmp_path):
