@@ -166,7 +166,10 @@ def refuse_by_name(config: dict[str, Any], language: dict[str, Any], name: str) 
     for part in (config, language):
         if part.get("is_encoder_decoder"):
             raise ModelConfigError(f"{name}: is_encoder_decoder: encoder-decoder models are not modelled")
-        if any(kind != 1 for kind in part.get("attn_type_list") or ()):
+        kinds = part.get("attn_type_list") or []
+        if not isinstance(kinds, list):
+            raise ModelConfigError(f"{name}: attn_type_list must be a list, not {kinds!r}"[:200])
+        if any(kind != 1 for kind in kinds):
             raise ModelConfigError(
                 f"{name}: attn_type_list has linear attention of MiniMax-Text-01, which is not modelled"
             )

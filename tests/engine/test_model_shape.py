@@ -210,6 +210,7 @@ def test_weights_in_quantised_formats():
         ({"attn_res_block_size": 12}, "attn_res_block_size, which may change what layers keep"),
         ({"layer_group_size": 8}, "layer_group_size, which may change what layers keep"),
         ({"attention_other_setting": {"num_attention_heads": 96}}, "attention_other_setting, which may change"),
+        ({"attn_type_list": 4}, "attn_type_list must be a list, not 4"),
         ({"attn_type_list": [1, 1, 0, 1]}, "attn_type_list has linear attention"),
         (
             {

@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +11,16 @@ from kvtwin.experiments.catalogue.models import load_model_config, model_names
 WRONG = (None, 0, -1, 1.5, "many", [], {}, [None], {"a": 1}, True, 10**12, "", ["x"] * 3)
 NOT_READ = {"_name", "_aliases", "_source", "_checked_against", "_unconfirmed"}
 NUM_FILES = 60
+TABLE = json.loads((Path(__file__).parents[1] / "parity" / "model_table.json").read_text("utf-8"))
+CONFIGS = [load_model_config(name)[0] for name in model_names()] + [
+    case["config"] for case in TABLE if "config" in case
+]
 
 
 def mutated(seed):
     """A model's config.json with one field missing, of another type, not positive, or of an unknown kind."""
     rng = random.Random(seed)
-    config = json.loads(json.dumps(load_model_config(rng.choice(model_names()))[0]))
+    config = json.loads(json.dumps(rng.choice(CONFIGS)))
     part = config["text_config"] if "text_config" in config and rng.random() < 0.8 else config
     key = rng.choice(sorted(set(part) - NOT_READ))
     if rng.random() < 0.3:
