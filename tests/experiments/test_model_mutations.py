@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kvtwin.experiments.catalogue.models import load_model_config, model_names
+from kvtwin.experiments.catalogue.models import load_model_config
 
 WRONG = (None, 0, -1, 1.5, "many", [], {}, [None], {"a": 1}, True, 10**12, "", ["x"] * 3)
 NOT_READ = {"_name", "_aliases", "_source", "_checked_against", "_unconfirmed"}
 NUM_FILES = 60
 TABLE = json.loads((Path(__file__).parents[1] / "parity" / "model_table.json").read_text("utf-8"))
-CONFIGS = [load_model_config(name)[0] for name in model_names()] + [
-    case["config"] for case in TABLE if "config" in case
-]
+CONFIGS = [case["config"] if "config" in case else load_model_config(case["model"])[0] for case in TABLE]
 
 
 def mutated(seed):
