@@ -97,8 +97,11 @@ _FAMILIES: dict[str, dict[str, Any]] = {
         "hidden_size_per_layer_input": 256,
         ".qk_norm": "head",
     },
-    "glm4": {".norms": 4, ".qkv_bias": True},
-    "glm4_moe": {".router_bias": True},
+    "glm4": {".norms": 4, "attention_bias": True, "attention_out_bias": False},
+    "glm4v": {".norms": 4, "attention_out_bias": False},
+    "glm_ocr": {".norms": 4, "attention_out_bias": False},
+    "glm4_moe": {".router_bias": True, "attention_out_bias": False},
+    "glm4v_moe": {".router_bias": True, "attention_out_bias": False},
     "glm4_moe_lite": {".router_bias": True},
     "glm_moe_dsa": {".router_bias": True, ".sm100_kv_cache_dtype": "fp8_e4m3"},
     "gpt_oss": {

@@ -104,7 +104,7 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
     kv_params = 0 if planned.shares_cache else hidden * key_value
     norm_params = 0
     if fields.flag("attention_bias") and not fields.flag(".qkv_bias"):
-        has_output_bias = fields.get("attention_out_bias") is not False and fields.model_type != "glm4_moe"
+        has_output_bias = fields.get("attention_out_bias") is not False
         sharded += query * gate + hidden * has_output_bias
         kv_params += key_value
     elif fields.flag(".qkv_bias") or fields.flag("qkv_bias"):
