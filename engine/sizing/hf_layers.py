@@ -114,7 +114,7 @@ def _attention(fields: Fields, index: int, hidden: int, planned: PlannedLayer) -
     norm_params += _query_key_norms(fields, heads, kv_heads, head, planned.shares_cache)
     if _has_sinks(fields) or (in_window and fields.flag("add_swa_attention_sink_bias")):
         norm_params += heads  # one attention sink per head
-    mixer = {
+    mixer: dict[str, Any] = {
         "spec": LayerSpec(
             planned.kind, kv_heads, head, head_v, planned.window_tokens, shares_cache=planned.shares_cache
         ),
@@ -223,7 +223,7 @@ def _latent_attention(fields: Fields, index: int, hidden: int) -> dict[str, Any]
     nope, value = fields.integer("qk_nope_head_dim"), fields.integer("v_head_dim")
     query_latent = fields.count("q_lora_rank")
     sharded = (query_latent or hidden) * heads * (nope + rope) + latent * heads * (nope + value)
-    mixer = {
+    mixer: dict[str, Any] = {
         "spec": LayerSpec("full_attention", 1, latent + rope, is_latent=True),
         "query_heads": heads,
         "attention_width": latent + rope + latent,
