@@ -63,6 +63,7 @@ class CompiledEngine:
         """Rows of ended requests; a step in flight may still name them."""
         self._arena_end = 0
         self._num_taken = 0
+        self._num_processed = 0
         self._loras: dict[str, int] = {}
         self._counted = dict.fromkeys(_COUNTS, 0)
 
@@ -75,11 +76,6 @@ class CompiledEngine:
     def wake_ns(self) -> int:
         """When it goes on, if it waits for the end of a step."""
         return int(self._numbers[at.WAKE_NS])
-
-    @property
-    def num_processed_steps(self) -> int:
-        """Steps whose outputs were delivered."""
-        return int(self._numbers[at.NUM_STEPS] - self._numbers[at.NUM_IN_FLIGHT])
 
     @property
     def num_requests(self) -> tuple[int, int]:
@@ -237,6 +233,11 @@ class CompiledEngine:
                 else:
                     listener.evicted(-blocks[place], keys[place])
             place += first == place
+
+    def take_processed(self) -> bool:
+        """Whether outputs of steps were delivered since the last call."""
+        before, self._num_processed = self._num_processed, self._numbers[at.NUM_STEPS] - self._numbers[at.NUM_IN_FLIGHT]
+        return bool(self._num_processed > before)
 
     def take_first_tokens(self) -> list[Request]:
         """The requests whose first token was delivered since the last call."""

@@ -359,28 +359,35 @@ class ServerSimulation:
         clock = self._clock
         watches_turns = any(observer.looks_at_turns for observer in self._told)
         while True:
-            num_processed_steps = engine.num_processed_steps
             others_act, why = clock.next_ns == clock.now_ns, HELD
             if others_act or watches_turns:
                 engine.hold(LAST_NS if watches_turns else clock.now_ns, may_decide=False)
-                why = engine.run(clock.now_ns, clock.now_ns)
+                why = self._run(engine, clock.now_ns)
             if why == HELD:
                 if others_act or watches_turns:
-                    self._tell_of_outputs(engine, num_processed_steps)
-                    num_processed_steps = engine.num_processed_steps
+                    self._tell_of_outputs(engine)
                 if others_act:
                     yield clock.after_outputs(clock.now_ns)
                 engine.take_arrivals(self._record_of, must_tell=self.ends_matter())
                 for observer in self._told:
                     observer.turns(clock.now_ns)
                 engine.hold(LAST_NS if watches_turns else clock.now_ns, may_decide=True)
-                why = engine.run(clock.now_ns, clock.next_ns if self.ends_matter() else clock.next_call_ns)
+                why = self._run(engine, clock.next_ns if self.ends_matter() else clock.next_call_ns)
             if why != WAKES_LATER and engine.now_ns > clock.now_ns:
                 yield clock.after_arrivals(engine.now_ns)
-            self._tell_of_outputs(engine, num_processed_steps)
+            self._tell_of_outputs(engine)
             if why == HANGS:
                 return
             yield from self._wait(engine, why)
+
+    def _run(self, engine: CompiledEngine, until_ns: int | None) -> int:
+        """Let ``engine`` run; whoever needs room at the present instant does not lose its place among the others."""
+        while True:
+            why = engine.run(self._clock.now_ns, until_ns)
+            if why != NEEDS_ROOM or engine.now_ns > self._clock.now_ns:
+                return why
+            self._tell_of_outputs(engine)
+            engine.make_room()
 
     def _wait(self, engine: CompiledEngine, why: int) -> Generator[simpy.Event, Any, None]:
         """Wait for what ``engine`` cannot go on without; ``why`` is what it came back for."""
@@ -396,10 +403,10 @@ class ServerSimulation:
         elif why == TOO_LATE:
             raise OverflowError("the simulated time passes 292 years")
 
-    def _tell_of_outputs(self, engine: CompiledEngine, num_processed_before: int) -> None:
+    def _tell_of_outputs(self, engine: CompiledEngine) -> None:
         """Tell what became of requests, at the instant up to which the engine ran."""
         engine.tell_key_changes()
-        if engine.num_processed_steps > num_processed_before:
+        if engine.take_processed():
             step = Step(-1, engine.take_first_tokens())
             for observer in self._told:
                 if observer.looks_at_turns:

@@ -39,7 +39,7 @@ class Workload:
 
     def served(self, kept: Path, workers: int | None) -> pd.DataFrame:
         """A row per router; the runs are kept in a folder of their own, and those that are there are not repeated."""
-        folder = kept / self.title.split()[0].lower()
+        folder = kept / self.title.split()[0].rstrip(",").lower()
         axes = {"router": ROUTER_NAMES}
         options = OPTIONS | self.options
         found = kv.sweep(self.path, axes, workers=workers, out=folder, resume=folder.exists(), **options)

@@ -11,6 +11,7 @@ from random import Random
 from kvtwin.experiments.misses.sources import MissSources
 from kvtwin.sim.clock import Clock
 from kvtwin.sim.cluster.cluster import Cluster
+from kvtwin.sim.cluster.router import Router
 from kvtwin.sim.cluster.routers.registry import ROUTERS
 from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.serving import ServerSimulation
@@ -18,6 +19,23 @@ from kvtwin.sim.simulated_executor import SimulatedExecutor
 from kvtwin.workloads.errors import WorkloadError
 from tests.sim.cluster.replicas import router_named
 from tests.sim.compiled_cases import random_case
+
+
+class Witness(Router):
+    """Sends requests at random, and notes all that any router could see."""
+
+    name = "witness"
+
+    def begin(self, view):
+        self.seen, self.random = [], Random(0)
+        self.caches, self.metrics = view.follow_caches(), view.scrape(2_000_000)
+        view.tell_first_tokens(lambda name, replica: self.seen.append((view.now_ns, name, replica)))
+
+    def choose(self, request, view):
+        now_ns = view.now_ns
+        cached = [cache.num_cached_tokens(request.record, now_ns) for cache in self.caches]
+        self.seen.append((now_ns, cached, [metrics.at(now_ns) for metrics in self.metrics], list(view.in_flight)))
+        return self.random.randrange(view.num_replicas)
 
 
 def outcome(case, router, count, *, compiled):
@@ -36,8 +54,10 @@ def outcome(case, router, count, *, compiled):
     misses = [MissSources(case.config) for _ in servers]
     for server, each in zip(servers, misses, strict=True):
         server.observers.append(each)
+    witness = Witness()
+    asked = witness if router == Witness.name else router_named(router)
     try:
-        cluster = Cluster(clock, servers, router_named(router), max_concurrency=case.max_concurrency)
+        cluster = Cluster(clock, servers, asked, max_concurrency=case.max_concurrency)
         recorder = cluster.run(case.records)
     except (WorkloadError, ValueError) as error:
         return {"error": str(error)}
@@ -51,14 +71,16 @@ def outcome(case, router, count, *, compiled):
         scheduler, pool = kept.pop("scheduler"), server.scheduler.kv_cache.pool
         kept |= {"statistics": scheduler.statistics, "misses": each.figures(), "free queue": pool.free_queue()}
         found |= {f"replica {replica}: {name}": value for name, value in kept.items()}
+    found["seen"] = getattr(witness, "seen", [])
     return found | {"peak": recorder.peak_requests, "end": recorder.end_ns}
 
 
-def difference(seed):
-    """The router of case ``seed``, the names of what differs, and how many steps and requests the plain run has."""
+def difference(seed, router=None):
+    """The router of case ``seed``, if none is given; what differs; how many steps and requests the plain run has."""
     random = Random(seed)
-    router, count, case = random.choice(sorted(ROUTERS)), random.randint(1, 4), random_case(seed)
-    if ROUTERS[router].serves_api:
+    drawn, count, case = random.choice([*sorted(ROUTERS), Witness.name]), random.randint(1, 4), random_case(seed)
+    router = router or drawn
+    if router != Witness.name and ROUTERS[router].serves_api:
         case = case._replace(records=[replace(record, n=1) for record in case.records])
     plain, compiled = (outcome(case, router, count, compiled=each) for each in (False, True))
     differing = [name for name in plain if plain[name] != compiled.get(name)]
