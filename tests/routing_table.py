@@ -33,13 +33,14 @@ OPTIONS = {"model": "Llama-3.1-8B", "gpu": "h200", "data_parallel_size": 4, "num
 class Workload:
     """What all routers serve."""
 
+    name: str
     title: str
     path: Path
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def served(self, kept: Path, workers: int | None) -> pd.DataFrame:
         """A row per router; the runs are kept in a folder of their own, and those that are there are not repeated."""
-        folder = kept / self.title.split()[0].rstrip(",").lower()
+        folder = kept / self.name
         axes = {"router": ROUTER_NAMES}
         options = OPTIONS | self.options
         found = kv.sweep(self.path, axes, workers=workers, out=folder, resume=folder.exists(), **options)
@@ -55,8 +56,10 @@ def workloads(traces: Path, kept: Path) -> list[Workload]:
         with lzma.open(traces / WEKA, "rt", encoding="utf-8") as file:
             sessions.write_text("".join(islice(file, NUM_SESSIONS)), encoding="utf-8")
     return [
-        Workload("Mooncake conversation", traces / MOONCAKE),
-        Workload(f"Weka, first {NUM_SESSIONS} sessions", sessions, {"session_rate": 0.02, "max_model_len": 131_072}),
+        Workload("mooncake", "Mooncake conversation", traces / MOONCAKE),
+        Workload(
+            "weka", f"Weka, first {NUM_SESSIONS} sessions", sessions, {"session_rate": 0.02, "max_model_len": 131_072}
+        ),
     ]
 
 
@@ -96,7 +99,7 @@ def _same_for_all(found: pd.DataFrame) -> list[str]:
 @drawn_in_style
 def picture(found: Mapping[str, pd.DataFrame], path: Path) -> None:
     """A line per router: how much it hits and how long the first token takes, of every workload."""
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = Figure(figsize=(1 + 5 * len(found), 4.6), layout="constrained")
     panels = figure.subplots(1, 2 * len(found), sharey=True)
     for (title, rows), (hits, waits) in zip(found.items(), panels.reshape(-1, 2), strict=True):
         hits.plot(100 * rows["prefix_cache_hit_rate"], rows["router"], "o", color="C0")
@@ -117,11 +120,13 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="folder of public traces")
     parser.add_argument("--keep", type=Path, help="keep the runs in this folder, and go on with those that are there")
     parser.add_argument("--workers", type=int, help="processes (one per CPU)")
+    parser.add_argument("--only", choices=("mooncake", "weka"), help="only the table of this workload")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         kept = options.keep or Path(scratch)
         kept.mkdir(parents=True, exist_ok=True)
-        found = {each.title: each.served(kept, options.workers) for each in workloads(options.folder, kept)}
+        chosen = [each for each in workloads(options.folder, kept) if options.only in (None, each.name)]
+        found = {each.title: each.served(kept, options.workers) for each in chosen}
     lines = [line for title, rows in found.items() for line in (f"### {title}", "", *table(rows), "")]
     picture(found, REPOSITORY / "docs" / "pictures" / "routers.png")
     replace_part(REPOSITORY / "docs" / "routing.md", "table of routers", lines[:-1])
