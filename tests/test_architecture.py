@@ -45,6 +45,7 @@ ALLOWED_LATER = {
         "distributed",
         "jinja2",
         "matplotlib",
+        "msgpack",
         "pandas",
         "plotly",
         "prometheus_client",

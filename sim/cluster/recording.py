@@ -122,7 +122,8 @@ def _merge(into: _Columns, parts: Sequence[_Columns], key: str) -> list[int]:
             every = [value for each in values for value in each]
             merged.extend(every[position] for position in order.tolist())
     part_of_row = np.repeat(np.arange(len(parts)), [len(getattr(part, key)) for part in parts])
-    return part_of_row[order].tolist()
+    parts_in_order: list[int] = part_of_row[order].tolist()
+    return parts_in_order
 
 
 def _total(parts: Sequence[Any]) -> Any:
