@@ -13,6 +13,7 @@ from kvtwin.experiments.curves.simulated_points import simulated_points
 from kvtwin.experiments.curves.trace_curve import curve_of_options
 from kvtwin.experiments.options.curve import CurveOptions
 from kvtwin.experiments.setup.trace import open_trace
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Curve:
     def __repr__(self) -> str:
         facts = self.summary
         return (
-            f"Curve({facts['trace']}: {facts['num_requests']:,} requests,\n    "
+            f"Curve({facts['trace']}: {number_of(facts['num_requests'], 'request')},\n    "
             f"ceiling_hit_rate {facts['ceiling_hit_rate']:.4f}, "
             f"blocks_for_90_percent_of_hits {facts['blocks_for_90_percent_of_hits']:,})"
         )

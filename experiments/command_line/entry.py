@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         return 1
     except OSError as error:
-        _complain(f"error: {error}")
+        where = error.filename or ("standard output" if _is_stuck() else None)
+        _complain(f"error: {f'{where}: ' if where else ''}{error.strerror or error}")
         _drop_output()
         return 1
     except MemoryError:
@@ -50,6 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _complain(text: str) -> None:
     if sys.stderr is not None:
         print(f"kvtwin: {' '.join(text.splitlines())}", file=sys.stderr)
+
+
+def _is_stuck() -> bool:
+    """Whether something that was printed cannot be written."""
+    try:
+        sys.stdout.flush()
+    except (OSError, AttributeError):
+        return True
+    return False
 
 
 def _drop_output() -> None:

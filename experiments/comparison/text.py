@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Container
+from contextlib import suppress
 from typing import Any
 
 from kvtwin.experiments.comparison.facts import Row
 from kvtwin.experiments.display.shares import figure_cell, figure_heading, is_share
 from kvtwin.experiments.display.tables import Part, table
 from kvtwin.experiments.display.values import cell_text
-
-_WIDEST_CELL = 40
 
 
 def text_parts(facts: dict[str, Any], show_all: bool) -> list[Part]:
@@ -18,26 +20,34 @@ def text_parts(facts: dict[str, Any], show_all: bool) -> list[Part]:
     parts: list[Part] = [f"kvtwin compare: {', '.join(runs)}; differences are to {runs[0]}"]
     for title, key, as_flags in (("options", "options", True), ("resolved settings", "settings", False)):
         cells = [
-            [f"--{row['name'].replace('_', '-')}" if as_flags else row["name"], *map(_text, row["values"])]
+            [f"--{row['name'].replace('_', '-')}" if as_flags else row["name"], *map(_words, row["values"])]
             for row in facts[key]
             if show_all or not row["equal"]
         ]
-        parts += _section(title, facts[key], show_all, ["", *runs], cells)
-    figures = [_figure_cells(row) for row in facts["figures"] if show_all or not row["equal"]]
+        parts += _section(title, facts[key], show_all, ["", *runs], cells, left=range(1 + len(runs)))
+    single = [row for row in facts["figures"] if not any(isinstance(value, list | dict) for value in row["values"])]
+    figures = [_figure_cells(row) for row in single if show_all or not row["equal"]]
     headings = ["", runs[0], *(heading for name in runs[1:] for heading in (name, "difference", "(%)"))]
-    parts += _section("figures", facts["figures"], show_all, headings, figures)
+    parts += _section("figures", single, show_all, headings, figures)
     parts += _verdict_lines(runs, facts["verdicts"], show_all)
     for name, compared in zip(runs[1:], facts["requests"], strict=True):
         parts += ["", f"requests, {name} against {runs[0]}", _compared_requests(compared)]
     return parts
 
 
-def _section(title: str, rows: list[Row], show_all: bool, headings: list[str], cells: list[list[str]]) -> list[Part]:
+def _section(
+    title: str,
+    rows: list[Row],
+    show_all: bool,
+    headings: list[str],
+    cells: list[list[str]],
+    left: Container[int] = (0,),
+) -> list[Part]:
     num_equal = sum(row["equal"] for row in rows)
     note = "" if show_all else f"; {num_equal} are equal (--all shows them)"
     heading = f"{title}: {len(rows) - num_equal} differ{note}"
     indented = [[f"  {name}", *values] for name, *values in cells]
-    return ["", heading, *([table(headings, indented)] if cells else [])]
+    return ["", heading, *([table(headings, indented, left)] if cells else [])]
 
 
 def _figure_cells(row: Row) -> list[str]:
@@ -84,5 +94,17 @@ def _compared_requests(compared: dict[str, Any]) -> Part:
 
 
 def _text(value: Any) -> str:
-    text = cell_text(value, digits=5)
-    return text if len(text) <= _WIDEST_CELL else text[: _WIDEST_CELL - 3] + "..."
+    return cell_text(value, digits=5)
+
+
+def _words(value: Any) -> str:
+    """A setting as people read it: of lists and objects, what is equal once, and nothing of what is empty."""
+    if isinstance(value, str) and value.startswith("{"):
+        with suppress(ValueError):
+            value = json.loads(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_words(each)}" for name, each in value.items() if each) or "none"
+    if isinstance(value, list):
+        counts = Counter(map(_words, value))
+        return "; ".join(text if number == 1 else f"{number} x {text}" for text, number in counts.items()) or "none"
+    return _text(value)

@@ -6,19 +6,22 @@ from typing import Any
 
 from kvtwin.experiments.display.shares import percent_text
 from kvtwin.experiments.display.tables import Part, table
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.workload import Workload
 
 
 def text_parts(workload: Workload, facts: dict[str, Any]) -> list[Part]:
     """What was looked at, a row per size, and what a cache that never evicts would do."""
     lines = [
-        f"kvtwin curve: {workload.path.name} ({workload.format_name}), {facts['num_requests']:,} requests in order of "
-        f"arrival, blocks of {facts['block_size']} tokens"
+        f"kvtwin curve: {workload.path.name} ({workload.format_name}), "
+        f"{number_of(facts['num_requests'], 'request')} in order of arrival, blocks of {facts['block_size']} tokens"
     ]
     if facts["num_refused"]:
-        lines.append(f"{facts['num_refused']:,} requests left out: no output, or longer than max_model_len")
+        lines.append(f"{number_of(facts['num_refused'], 'request')} left out: no output, or longer than max_model_len")
     if facts["num_requests_unknown_prefix"]:
-        lines.append(f"{facts['num_requests_unknown_prefix']:,} prompts are known by length only: they count as misses")
+        lines.append(
+            f"{number_of(facts['num_requests_unknown_prefix'], 'prompt')} known by length only, which count as misses"
+        )
     one_cache, notes_of_replicas, never = [], [], "A cache that never evicts hits"
     if num_replicas := facts.get("data_parallel_size"):
         lines.append(f"{num_replicas} replicas, router {facts['router']}: blocks are those of each")

@@ -21,6 +21,9 @@ _GAP = 2
 _LEAST_WORDS = 12
 """Columns that words have even where the numbers leave none."""
 
+_LEAST_KEY = 30
+"""Columns that the words have which say what a row is about."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -56,18 +59,21 @@ class Table:
         every = range(len(self.headings))
         headings = [[heading] for heading in self.headings]
         widths = [self._most(index) for index in every]
-        can_be_less = {index for index in every if widths[index] > self._least(index) and index not in self.left}
+        can_be_less = {index for index in every if widths[index] > self._least(index)}
         while can_be_less and self._width(every, widths.__getitem__) > width:
             index = max(can_be_less, key=widths.__getitem__)
-            headings[index] = _in_lines(self.headings[index], widths[index] - 1)
-            widths[index] = max(self._width_of_cells(index), *map(len, headings[index]))
+            if index in self.left:
+                widths[index] -= 1
+            else:
+                headings[index] = _in_lines(self.headings[index], widths[index] - 1)
+                widths[index] = max(self._width_of_cells(index), *map(len, headings[index]))
             if widths[index] == self._least(index):
                 can_be_less.remove(index)
         made = RichTable(box=None, pad_edge=False, show_header=any(self.headings), header_style="bold")
         for index, lines in enumerate(headings):
             text = Text("\n" * (max(map(len, headings)) - len(lines)) + "\n".join(lines))
             if index in self.left:
-                made.add_column(text, overflow="fold")
+                made.add_column(text, overflow="fold", min_width=widths[index], max_width=widths[index])
             else:
                 made.add_column(text, justify="right", no_wrap=True, min_width=widths[index])
         for row in self.rows:
@@ -93,7 +99,7 @@ class Table:
 
     def _least(self, index: int) -> int:
         if index in self.left:
-            return min(_LEAST_WORDS, self._most(index))
+            return min(_LEAST_KEY if index < self.num_keys else _LEAST_WORDS, self._most(index))
         return max(self._width_of_cells(index), *map(len, _in_lines(self.headings[index], 1)))
 
     def _width_of_cells(self, index: int) -> int:

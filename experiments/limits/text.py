@@ -6,6 +6,7 @@ from typing import Any
 
 from kvtwin.experiments.display.shares import is_share
 from kvtwin.experiments.display.tables import Part, table
+from kvtwin.workloads.counts import number_of
 
 _HEADINGS = ("memory", "blocks", "criterion", "holds at", "requests/s", "tokens/s", "(value)", "fails at", "(value)")
 
@@ -39,11 +40,13 @@ def text_parts(facts: dict[str, Any]) -> list[Part]:
             start = ("", "")
             notes += _notes(facts, memory, limit)
     return [
-        f"kvtwin limit: {facts['trace']}, {facts['num_prompts']:,} requests; highest --{facts['rate_option']}",
+        f"kvtwin limit: {facts['trace']}, {number_of(facts['num_prompts'], 'request')}; "
+        f"highest --{facts['rate_option']}",
         "",
         table(_HEADINGS, rows, left=(2,)),
         "",
-        f"Bisection from {facts['lowest_rate']:g} to {facts['highest_rate']:g} in {num_replays} replays, to within "
+        f"Bisection from {facts['lowest_rate']:g} to {facts['highest_rate']:g} in "
+        f"{number_of(num_replays, 'replay')}, to within "
         f"{100 * facts['precision']:g}%: between the two rates of a row nothing was replayed.",
         "requests/s arrive, and tokens/s of prompts and outputs are served, where it holds.",
         *(f"* memory {', '.join(memories)}: {reason}" for reason, memories in failed.items()),

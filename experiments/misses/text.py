@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvtwin.experiments.misses.sources import POSSIBLE, SOURCES
+from kvtwin.workloads.counts import number_of
 
 LABELS = {
     "cold": "never seen before",
@@ -36,7 +37,7 @@ def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
         if needed is not None:
             rows.append(("  blocks needed to keep half of them:", needed))
     for prefix in summary["top_shared_prefixes"][:_NUM_PREFIX_ROWS]:
-        saved = f"{prefix['saved_tokens']} in {prefix['requests']} requests"
+        saved = f"{prefix['saved_tokens']} in {number_of(prefix['requests'], 'request')}"
         rows.append((f"Prefix of {prefix['prefix_tokens']} tokens, saved:", saved))
     return rows
 
@@ -57,7 +58,9 @@ def why_low(summary: dict[str, Any]) -> str | None:
             f"{share} were evicted before reuse, half of them reused within {summary['evicted_pause_p50_s']:,.1f} s"
         )
         if needed is not None:
-            reason += f"; {needed:,} blocks instead of {summary['num_gpu_blocks']:,} would keep about half of them"
+            reason += (
+                f"; {number_of(needed, 'block')} instead of {summary['num_gpu_blocks']:,} would keep about half of them"
+            )
     else:
         reason = f"{share} were {_REASONS[source]}"
     achieved = summary["prefix_cache_hit_rate"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from difflib import get_close_matches
 
 from kvtwin.engine.scheduler import Scheduler
-from kvtwin.experiments.errors import UserError, nearest
+from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.narration.choice import chosen_request
 from kvtwin.experiments.narration.narrator import Narrator
 from kvtwin.experiments.narration.text import narration_lines
@@ -17,6 +18,9 @@ from kvtwin.experiments.setup.load import shape_load
 from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.sim.requests import RequestFactory, sample_ids
 from kvtwin.workloads.request_record import RequestRecord
+
+_MOST_IDS = 3
+"""That a message names."""
 
 
 def explain(options: ExplainOptions) -> int:
@@ -61,4 +65,6 @@ def _find(options: ExplainOptions) -> tuple[RequestRecord, str]:
         if asked == record.request_id:
             return record, samples[0]
         ids.append(record.request_id)
-    raise UserError(f"--request: {options.trace} has no request {asked!r}{nearest(asked, ids, 0.0, most=3)}")
+    near = get_close_matches(asked, ids, n=_MOST_IDS)
+    such = f"; similar: {', '.join(near)}" if near else f"; its first are {', '.join(ids[:_MOST_IDS])}"
+    raise UserError(f"--request: {options.trace} has no request {asked!r}{such}")

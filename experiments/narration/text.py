@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvtwin.experiments.narration.event import Event
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.time_units import SECOND_NS
 
 _MOST_NAMES = 5
@@ -79,7 +80,7 @@ def _arrive(line: _Line) -> str:
 
 def _wait(line: _Line) -> str:
     facts = line.events[0].facts
-    number = f" {len(line.events):,} steps" if len(line.events) > 1 else ""
+    number = f" {number_of(len(line.events), 'step')}" if len(line.events) > 1 else ""
     text = f"waits{number}, {line.range('ahead')} ahead in the queue: {facts['reason']}"
     if "needed_blocks" in facts:
         who = "it" if "hit_tokens" in facts else facts["head"]
@@ -112,7 +113,7 @@ def _lookup(line: _Line) -> str:
     facts = line.events[0].facts
     if facts["swapped"]:
         return (
-            f"still has {facts['hit_tokens']:,} computed tokens, {facts['loaded_blocks']:,} blocks of them "
+            f"still has {facts['hit_tokens']:,} computed tokens, {number_of(facts['loaded_blocks'], 'block')} of them "
             f"in host memory"
         )
     extra = [
@@ -152,7 +153,7 @@ def _admit(line: _Line) -> str:
     fork = ""
     if "fork_of" in facts:
         shared = [block for table in facts["shared_blocks"] for block in table if block]
-        fork = f" with the prompt of {facts['fork_of']}, sharing {_number(len(shared), 'block')}{_ids(shared)}"
+        fork = f" with the prompt of {facts['fork_of']}, sharing {number_of(len(shared), 'block')}{_ids(shared)}"
     return f"{verb}{fork}, {facts['running']:,} running: {_computes(line)}"
 
 
@@ -173,7 +174,7 @@ def _decode(line: _Line) -> str:
     first = line.events[0].facts["computed_tokens"]
     last = line.events[-1].facts["computed_tokens"] + line.events[-1].facts["tokens"] - 1
     where = f"token {first:,}" if first == last else f"tokens {first:,} to {last:,}"
-    number = f" {len(line.events):,} steps" if len(line.events) > 1 else ""
+    number = f" {number_of(len(line.events), 'step')}" if len(line.events) > 1 else ""
     return f"decodes{number}: {where}{_drafts(line.total('drafts'))}{_details(line)}"
 
 
@@ -182,17 +183,17 @@ def _drafts(number: int) -> str:
 
 
 def _idle(line: _Line) -> str:
-    steps = "the step" if len(line.events) == 1 else f"{len(line.events):,} steps"
+    steps = "the step" if len(line.events) == 1 else number_of(len(line.events), "step")
     return f"is running but not scheduled in {steps}: {line.events[0].facts['reason']}"
 
 
 def _details(line: _Line) -> str:
     taken = [event.facts for event in line.details if event.kind == "take"]
     blocks = [block for facts in taken for group in facts["blocks"] for block in group if block]
-    text = f"; takes {_number(len(blocks), 'block')}{_ids(blocks)}" if blocks else ""
+    text = f"; takes {number_of(len(blocks), 'block')}{_ids(blocks)}" if blocks else ""
     copies = [event.facts["block"] for event in line.details if event.kind == "copy"]
     if copies:
-        text += f"; copies shared blocks before it writes, to {_number(len(copies), 'block')}{_ids(copies)}"
+        text += f"; copies shared blocks before it writes, to {number_of(len(copies), 'block')}{_ids(copies)}"
     owners = Counter(one["cached_for"] for facts in taken for one in facts["evicted"] if "cached_for" in one)
     if owners:
         whose = ", ".join(f"{number:,} of {owner}" for owner, number in owners.most_common(_MOST_NAMES))
@@ -218,7 +219,7 @@ def _free(line: _Line) -> str:
     if "slots" in facts:
         return f"frees its range of {facts['slots']:,} slots"
     parts = [
-        f"{_number(len(facts[name]), 'block')}{_ids(facts[name])} {what}"
+        f"{number_of(len(facts[name]), 'block')}{_ids(facts[name])} {what}"
         for name, what in (
             ("reused_first", "without a key, reused first"),
             ("evicted_last", "still cached, evicted last"),
@@ -234,13 +235,9 @@ def _end(line: _Line) -> str:
     facts = line.events[0].facts
     message = f" ({facts['message']})" if facts["message"] else ""
     return (
-        f"ends: {facts['reason']}{message}, {_number(facts['output_tokens'], 'output token')}, "
-        f"{_number(facts['preemptions'], 'preemption')}"
+        f"ends: {facts['reason']}{message}, {number_of(facts['output_tokens'], 'output token')}, "
+        f"{number_of(facts['preemptions'], 'preemption')}"
     )
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _ids(blocks: Sequence[int]) -> str:

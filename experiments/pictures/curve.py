@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from kvtwin.experiments.pictures.figure import COLOURS, Heading, drawn_in_style, new_figure
+from kvtwin.workloads.counts import number_of
 
 CURVE = "Hit rate over the size of the cache"
 
@@ -16,7 +17,8 @@ _MARKERS = "osD^v"
 
 def curve_heading(facts: dict[str, Any], command: str = "") -> Heading:
     """What stands on the picture."""
-    about = f"{Path(facts['trace']).name}: {facts['num_requests']:,} requests, blocks of {facts['block_size']} tokens"
+    requests = number_of(facts["num_requests"], "request")
+    about = f"{Path(facts['trace']).name}: {requests}, blocks of {facts['block_size']} tokens"
     if "router" in facts:
         about += f"; {facts['data_parallel_size']} replicas, router {facts['router']}"
     return Heading(about, command)

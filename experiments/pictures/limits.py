@@ -11,6 +11,7 @@ from matplotlib.ticker import NullFormatter
 
 from kvtwin.experiments.display.shares import figure_heading, is_share
 from kvtwin.experiments.pictures.figure import COLOURS, LINES, drawn_in_style, from_zero, new_figure, without_data
+from kvtwin.workloads.counts import number_of
 
 Facts = dict[str, Any]
 
@@ -84,4 +85,4 @@ def _found(facts: Facts) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def _memory(server: dict[str, Any]) -> str:
     fraction = server["memory_fraction"]
-    return f"{server['num_gpu_blocks']:,} blocks" if fraction is None else f"memory {fraction:g}"
+    return number_of(server["num_gpu_blocks"], "block") if fraction is None else f"memory {fraction:g}"

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure, without_data
 from kvtwin.experiments.pictures.run import band
 from kvtwin.experiments.records.reader import Run
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.time_units import SECOND_NS
 
 MOST_SHOWN = 16
@@ -33,7 +34,7 @@ def timelines(run: Run) -> Figure:
     for axis in axes[-1]:
         axis.set(xlabel="simulated time (s)")
     if len(shown) < len(run.replicas):
-        figure.supylabel(f"the first {len(shown)} of {len(run.replicas)} replicas", fontsize=9)
+        figure.supylabel(f"the first {len(shown)} of {number_of(len(run.replicas), 'replica')}", fontsize=9)
     return figure
 
 

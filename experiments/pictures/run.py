@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from kvtwin.experiments.display.values import cell_text
 from kvtwin.experiments.pictures.figure import COLOURS, drawn_in_style, new_figure, without_data
 from kvtwin.experiments.records.reader import Run
 from kvtwin.workloads.time_units import SECOND_NS
@@ -66,7 +67,7 @@ def latencies(run: Run) -> Figure:
             value = float(np.percentile(values, percent))
             axis.plot(value, percent, "o", color=COLOURS[1], markersize=4)
             at: dict[str, Any] = {"xytext": (-4, 3), "textcoords": "offset points", "ha": "right", "fontsize": 8}
-            axis.annotate(f"p{percent} {value:,.3g}", (value, percent), **at)
+            axis.annotate(f"p{percent} {cell_text(float(value), 3)}", (value, percent), **at)
     axes[0][0].set(ylabel="requests (%)")
     return figure
 

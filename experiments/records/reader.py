@@ -14,6 +14,7 @@ import numpy as np
 
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.yaml_files import read_yaml
+from kvtwin.workloads.counts import number_of
 
 _FILES = ("config.yaml", "summary.json", "requests.parquet", "steps.parquet")
 
@@ -85,7 +86,7 @@ class Run:
     def title(self) -> str:
         """What was run on what, in a line."""
         trace = Path(str(self.configuration["options"]["trace"])).name
-        return f"{trace}: {self.configuration['model']}, {self.num_blocks:,} blocks"
+        return f"{trace}: {self.configuration['model']}, {number_of(self.num_blocks, 'block')}"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from kvtwin.experiments.records.event_file import num_warm_up_steps, read_block_
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.report_page.block_holders import film_holders
 from kvtwin.sim.block_changes import BlockChange
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.time_units import SECOND_NS
 
 MOST_CELLS = 8_192
@@ -201,9 +202,10 @@ def _caption(run: Run, happened: _Happened, first: int, step: int) -> dict[str, 
     used = usable - int(rows["free_blocks"][step])
     evictions = happened.evicted_by[step + 1] - happened.evicted_by[first]
     text = (
-        f"{rows['scheduled_ns'][step] / SECOND_NS:,.3f} s, step {step:,}: {used:,} of {usable:,} blocks in use "
-        f"({used / usable:.1%}), {rows['running'][step]:,} requests running, {rows['waiting'][step]:,} waiting. "
-        f"{evictions:,} blocks evicted{'' if first == step else ' since the previous frame'}."
+        f"{rows['scheduled_ns'][step] / SECOND_NS:,.3f} s, step {step:,}: {used:,} of {number_of(usable, 'block')} "
+        f"in use ({used / usable:.1%}), {number_of(int(rows['running'][step]), 'request')} running, "
+        f"{rows['waiting'][step]:,} waiting. "
+        f"{number_of(evictions, 'block')} evicted{'' if first == step else ' since the previous frame'}."
     )
     preempted = happened.preempted_by[step + 1] - happened.preempted_by[first]
     if not preempted:

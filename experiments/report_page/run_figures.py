@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtwin.experiments.display.values import COLOURS
+from kvtwin.experiments.display.values import COLOURS, cell_text
 from kvtwin.experiments.misses.token_sources import TOKEN_SOURCES
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.latencies import SERVED
@@ -185,7 +185,9 @@ def _distribution(title: str, values: Values) -> Figure:
         showlegend=False,
         x=rounded(marks),
         y=list(_PERCENTILES),
-        text=[f"p{percent} {value:,.3g} " for percent, value in zip(_PERCENTILES, marks.tolist(), strict=True)],
+        text=[
+            f"p{percent} {cell_text(value, 3)} " for percent, value in zip(_PERCENTILES, marks.tolist(), strict=True)
+        ],
         textposition="middle left",
         cliponaxis=False,
         marker={"color": COLOURS[1], "size": 8, "symbol": "diamond"},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvtwin.workloads.counts import number_of
+
 
 def tiles(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """The main figures."""
@@ -22,11 +24,12 @@ def tiles(summary: dict[str, Any]) -> list[tuple[str, str]]:
 def sentences(summary: dict[str, Any]) -> list[str]:
     """The result of the run."""
     told = [
-        f"{summary['completed']:,} of {summary['num_prompts']:,} requests were served in {summary['duration']:,.1f} "
-        f"simulated seconds, {summary['request_throughput']:.2f} per second; {summary['rejected']:,} were rejected.",
+        f"{summary['completed']:,} of {number_of(summary['num_prompts'], 'request')} were served in "
+        f"{summary['duration']:,.1f} simulated seconds, {summary['request_throughput']:.2f} per second; "
+        f"{summary['rejected']:,} were rejected.",
         f"Of {summary['num_gpu_blocks'] - 1:,} usable blocks, {summary['kv_cache_peak_used_blocks']:,} were in use at "
         f"the peak, and {summary['kv_cache_usage_mean']:.1%} on average while the device was busy. At most "
-        f"{summary['max_running_requests']:,} requests ran and {summary['max_waiting_requests']:,} waited.",
+        f"{number_of(summary['max_running_requests'], 'request')} ran and {summary['max_waiting_requests']:,} waited.",
     ]
     hits, queries = summary["prefix_cache_hits"], summary["prefix_cache_queries"]
     if hits is None:
@@ -39,8 +42,9 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     if summary["num_preemptions"]:
         share = summary["recomputed_tokens"] / max(1, summary["scheduled_tokens"])
         told.append(
-            f"{summary['num_requests_preempted']:,} requests were preempted, {summary['num_preemptions']:,} times in "
-            f"all, first after {summary['first_preemption_s']:,.1f} s; {share:.1%} of all tokens were recomputed."
+            f"{number_of(summary['num_preemptions'], 'preemption')} of "
+            f"{number_of(summary['num_requests_preempted'], 'request')}, first after "
+            f"{summary['first_preemption_s']:,.1f} s; {share:.1%} of all tokens were recomputed."
         )
     else:
         told.append("No request was preempted.")

@@ -11,6 +11,7 @@ from kvtwin.experiments.runs.server import Server
 from kvtwin.experiments.setup.engine import allocator_lines
 from kvtwin.experiments.setup.step_time import step_time_notes, step_time_title
 from kvtwin.experiments.sizes.text import capacity_line
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.workload import Workload
 
 
@@ -20,7 +21,8 @@ def heading_lines(server: Server, workload: Workload, summary: dict[str, Any]) -
     unsorted = f", {workload.num_unsorted:,} out of order (sorted)" if workload.num_unsorted else ""
     lines = [
         f"kvtwin replay (models vLLM {VLLM_VERSION})",
-        f"trace   {server.options.trace} ({workload.format_name}): {summary['num_prompts']:,} requests{unsorted}",
+        f"trace   {server.options.trace} ({workload.format_name}): "
+        f"{number_of(summary['num_prompts'], 'request')}{unsorted}",
         f"server  {inputs.shape.name} on {inputs.gpu.name if inputs.gpu else 'no GPU'}, "
         f"tensor parallel {inputs.tensor_parallel_size}, step time {step_time_title(server.step_time)}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
@@ -29,9 +31,9 @@ def heading_lines(server: Server, workload: Workload, summary: dict[str, Any]) -
         *_warm_up_lines(summary["num_warmup_requests"]),
         *_group_lines(plan),
         *allocator_lines(server.config),
-        capacity_line(plan),
+        *([capacity_line(plan)] if server.config.allocator == "paged" else []),
     ]
-    if summary["completed"]:
+    if summary["max_concurrency_at_mean_length"] is not None:
         lines.append(
             f"Maximum concurrency at the trace's lengths: {summary['max_concurrency_at_mean_length']:.2f}x at the mean "
             f"of {summary['mean_request_tokens']:,.0f} tokens, {summary['max_concurrency_at_p95_length']:.2f}x at "
@@ -44,7 +46,7 @@ def _warm_up_lines(num_requests: int) -> list[str]:
     """That the start of the run is not counted, if so."""
     if not num_requests:
         return []
-    return [f"note    the first {num_requests:,} requests warm the server up: in no figure but the number of requests"]
+    return [f"note    warm-up: the first {number_of(num_requests, 'request')}; in no figure but the number of requests"]
 
 
 def _group_lines(plan: CachePlan) -> list[str]:

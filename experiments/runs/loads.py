@@ -9,6 +9,7 @@ from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.options.replay import ReplayOptions
 from kvtwin.experiments.setup.load import shape_load
 from kvtwin.experiments.setup.trace import open_trace, warn_of
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.workload import Workload
 
@@ -22,7 +23,7 @@ def opened_load(
     if show_progress:
         warn_of(workload)
     if options.warmup_requests >= load.num_requests:
-        raise UserError(f"--warmup-requests: leaves nothing to count of {load.num_requests:,} requests")
+        raise UserError(f"--warmup-requests: leaves nothing to count of {number_of(load.num_requests, 'request')}")
     return workload, load
 
 

@@ -13,6 +13,7 @@ from kvtwin.experiments.runs.replayed import Replayed
 from kvtwin.experiments.runs.replicas import replay_replicas
 from kvtwin.experiments.runs.server import ChangeStepTime, Server, check_refusals
 from kvtwin.experiments.runs.verdicts import verdicts
+from kvtwin.experiments.setup.engine import SETTINGS, flag_of
 from kvtwin.experiments.setup.replicas import has_replicas
 from kvtwin.sim.compiled_settings import reasons_against
 from kvtwin.sim.serving import Observe
@@ -56,6 +57,6 @@ def replay(
     summary["trace_notes"] = list(workload.warnings)
     summary["verdicts"] = verdicts(summary, recorder, server.config, load)
     heading = heading_lines(server, workload, summary)
-    if reasons := list(reasons_against(server.config)):
+    if reasons := [flag_of(name) if name in SETTINGS else name for name in reasons_against(server.config)]:
         heading.append(f"Decided step by step by the plain scheduler, which takes longer: {', '.join(reasons)}")
     return Replayed(summary, heading, recorder, server.configuration(options), machine)

@@ -29,6 +29,7 @@ from kvtwin.sim.clock import Clock
 from kvtwin.sim.cluster.cached_tokens import KeySpaces
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.serving import Observe
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.formats.native import write_lines
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.request_record import RequestRecord
@@ -153,7 +154,7 @@ def replica_line(configs: Sequence[EngineConfig], options: ReplayOptions) -> str
     """How many replicas there are, and who gives out the requests."""
     kinds = "equal" if len(set(configs)) == 1 else "unequal"
     config = f" {options.router_config}" if options.router_config else ""
-    return f"data    parallel over {len(configs)} {kinds} replicas, router {options.router}{config}"
+    return f"data    parallel over {number_of(len(configs), f'{kinds} replica')}, router {options.router}{config}"
 
 
 def _packed(records: list[RequestRecord]) -> bytes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
+from math import ceil, isinf
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def summarise(
         "tokenizer_id": context.model,
         "vllm_version": VLLM_VERSION,
         "num_prompts": context.num_prompts,
-        "request_rate": "inf" if math.isinf(context.request_rate) else context.request_rate,
+        "request_rate": "inf" if isinf(context.request_rate) else context.request_rate,
         "burstiness": context.burstiness,
         "max_concurrency": context.max_concurrency,
         "duration": duration_s,
@@ -79,7 +79,7 @@ def summarise(
         | _cache_figures(recorder, config)
         | memory_use(recorder, config)
         | image_figures(recorder.scheduler.statistics.encoder, config)
-        | _length_figures(recorder, plan)
+        | _length_figures(recorder, plan if config.allocator == "paged" else None)
         | (_speculation_figures(recorder) if config.speculation else {})
         | session_figures(recorder, config)
     )
@@ -157,18 +157,21 @@ def _first_preemption_s(recorder: Recorder) -> float | None:
     return (recorder.steps.scheduled_ns[at[0]] - min(recorder.requests.arrival_ns)) / SECOND_NS
 
 
-def _length_figures(recorder: Recorder, plan: CachePlan) -> dict[str, Any]:
-    """Lengths of the served requests, prompt and output, and how many of such a length fill the cache."""
+def _length_figures(recorder: Recorder, plan: CachePlan | None) -> dict[str, Any]:
+    """Lengths of the served requests, prompt and output, and how many of such a length fill the blocks of ``plan``."""
     served = served_rows(recorder)
     columns = recorder.requests
     tokens = (as_array(columns.prompt_tokens) + as_array(columns.output_tokens))[served]
     mean, p95 = (float(np.mean(tokens)), float(np.percentile(tokens, 95))) if len(tokens) else (None, None)
+    longest = plan.max_model_len if plan else None
+    lengths = {"max_model_len": longest, "mean_length": mean, "p95_length": p95}
     return {
         "mean_request_tokens": mean,
         "p95_request_tokens": p95,
-        "max_concurrency_at_max_model_len": plan.concurrency_at(plan.max_model_len),
-        "max_concurrency_at_mean_length": None if mean is None else plan.concurrency_at(math.ceil(mean)),
-        "max_concurrency_at_p95_length": None if p95 is None else plan.concurrency_at(math.ceil(p95)),
+        **{
+            f"max_concurrency_at_{name}": None if tokens is None or plan is None else plan.concurrency_at(ceil(tokens))
+            for name, tokens in lengths.items()
+        },
     }
 
 

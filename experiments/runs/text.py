@@ -13,6 +13,7 @@ from kvtwin.experiments.runs.host_figures import host_rows
 from kvtwin.experiments.runs.image_figures import image_rows
 from kvtwin.experiments.runs.latencies import percentile_name
 from kvtwin.experiments.runs.memory_use import MEMORY_PARTS
+from kvtwin.workloads.counts import number_of
 
 WIDTH = 50
 _LATENCY_TITLES = {
@@ -147,7 +148,7 @@ def _session_lines(summary: dict[str, Any]) -> list[str]:
             start_s, end_s, turns = bucket["pause_from_s"], bucket["pause_to_s"], bucket["turns"]
             pauses = f"from {start_s} s on" if end_s is None else f"{start_s} to {end_s} s"
             survival = "none shared" if bucket["survival"] is None else percent_text(bucket["survival"])
-            lines.append(row(f"  pauses {pauses} ({turns} turns):", survival))
+            lines.append(row(f"  pauses {pauses} ({number_of(turns, 'turn')}):", survival))
     if summary["retention"] != "lru":
         mean, peak = summary["pinned_blocks_mean"], summary["pinned_blocks_peak"]
         forced, yielded = summary["pins_released_by_force"], summary["pins_released_under_pressure"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.config import EngineConfig
@@ -80,6 +80,9 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
         where = inputs.shape.name if name == "cache_groups" else flag_of(name)
         raise UserError(f"{where}:{rest}") from None
 
+
+SETTINGS = frozenset(field.name for field in fields(EngineConfig))
+"""Names of the engine's settings."""
 
 _FLAGS_OF_OTHER_NAMES = {
     "num_blocks": "--num-gpu-blocks-override",

@@ -8,6 +8,7 @@ from kvtwin.engine.sizing.memory_budget import MemoryBudget
 from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.display.tables import Part, facts_table, table
 from kvtwin.experiments.setup.sizing import SizingInputs, SizingResult
+from kvtwin.workloads.counts import number_of
 
 SMALL_REQUEST_SHARE = 0.05
 """A request of one block's tokens that takes more of the pool than this is worth a warning."""
@@ -20,7 +21,7 @@ def budget_parts(inputs: SizingInputs) -> list[Part]:
         (
             "model",
             f"{shape.name}: {shape.total_params:,} parameters, {shape.active_params:,} per token, "
-            f"{shape.num_layers} layers, {shape.quantization or shape.dtype}",
+            f"{number_of(shape.num_layers, 'layer')}, {shape.quantization or shape.dtype}",
         )
     ]
     if inputs.gpu:
@@ -86,7 +87,7 @@ def plan_parts(result: SizingResult) -> list[Part]:
         counts = ", ".join(f"{count:,}" for count in plan.rank_blocks)
         facts.append(("blocks by rank", f"{counts}: pipeline rank {plan.limiting_rank} limits"))
     share = plan.smallest_request_share
-    blocks = "1 block" if len(plan.groups) == 1 else f"{len(plan.groups)} blocks, one of each group"
+    blocks = number_of(len(plan.groups), "block") + (", one of each group" if len(plan.groups) > 1 else "")
     facts.append(("smallest request", f"{blocks}: {share:.2%} of the pool"))
     if plan.alignment_tokens != inputs.block_size:
         facts.append(("hit alignment", f"{plan.alignment_tokens} tokens (LCM of the groups' block sizes)"))

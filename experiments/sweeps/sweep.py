@@ -10,11 +10,13 @@ from typing import Any
 
 from kvtwin.experiments.display.progress import progress
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.files.ending import Ended, ended_by
 from kvtwin.experiments.records.folder import SUMMARY
 from kvtwin.experiments.sweeps.executors import local_processes
 from kvtwin.experiments.sweeps.folder import SweepFolder
 from kvtwin.experiments.sweeps.runner import run_points
 from kvtwin.experiments.sweeps.spec import SweepPoint, SweepSpec
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.workload import Workload
 
 
@@ -33,7 +35,14 @@ def run_sweep(
 
     UserError: the folder cannot be written.
     """
-    rows, not_kept = _run(spec, folder, make_executor or local_processes(None, len(spec.points)), workload)
+    try:
+        rows, not_kept = _run(spec, folder, make_executor or local_processes(None, len(spec.points)), workload)
+    except KeyboardInterrupt as interrupt:
+        if folder is None:
+            raise
+        num_kept = sum(folder.is_finished(point) for point in spec.points)
+        kept = f"{num_kept:,} of {number_of(len(spec.points), 'point')} in {folder.path}; go on with --resume"
+        raise Ended(ended_by(interrupt), f"interrupted: {kept}") from None
     try:
         show(rows)
     finally:

@@ -10,6 +10,7 @@ from kvtwin.experiments.display.progress import followed, progress
 from kvtwin.experiments.traces.counted import Counted
 from kvtwin.experiments.traces.session_facts import summary_of
 from kvtwin.workloads.columns import NotPlainError
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.time_units import SECOND_NS
 from kvtwin.workloads.workload import Workload
 
@@ -98,9 +99,9 @@ def _lacks(known_by: Counter[str], num_zero_outputs: int) -> list[str]:
     if known_by["length"] == known_by.total():
         notes.append("no prefix information: the hit rate will be unknown")
     elif known_by["length"]:
-        notes.append(f"{known_by['length']:,} prompts are known by length only: their hits will be unknown")
+        notes.append(f"{number_of(known_by['length'], 'prompt')} known by length only, with unknown hits")
     if known_by["hash_ids"]:
         notes.append("hash ids cover prompts only: an earlier output is hit only where a later prompt repeats its ids")
     if num_zero_outputs:
-        notes.append(f"{num_zero_outputs:,} requests have no output tokens and will be refused")
+        notes.append(f"{number_of(num_zero_outputs, 'request')} without output tokens, which a replay refuses")
     return notes

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvtwin.experiments.display.progress import followed
 from kvtwin.experiments.errors import UserError
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.request_record import RequestRecord
 
 
@@ -16,5 +17,5 @@ def write_new(path: Path, records: Iterable[RequestRecord], write: Callable[[Ite
         num_written = write(followed(records, "writing", "requests"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
-    print(f"{path}: {num_written:,} requests; `kvtwin trace inspect {path}` shows more")
+    print(f"{path}: {number_of(num_written, 'request')}; `kvtwin trace inspect {path}` shows more")
     return 0

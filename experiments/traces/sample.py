@@ -6,6 +6,7 @@ from kvtwin.experiments.files.new import check_new
 from kvtwin.experiments.options.trace_tools import SampleOptions
 from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.experiments.traces.new_file import write_new
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.formats.native import write_workload
 from kvtwin.workloads.sessions import PlayedSessions
 
@@ -16,5 +17,5 @@ def sample(options: SampleOptions) -> int:
     workload = open_trace(options.trace, options)
     warn_of(workload)
     played = PlayedSessions(workload, turns=workload.turns, num_sessions=options.num_sessions, seed=options.seed)
-    words = f"kvtwin trace sample: {played.num_sessions} sessions of {options.trace}, seed {options.seed}"
+    words = f"kvtwin trace sample: {number_of(played.num_sessions, 'session')} of {options.trace}, seed {options.seed}"
     return write_new(options.out, played, lambda records: write_workload(options.out, records, words))

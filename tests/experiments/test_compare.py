@@ -1,6 +1,7 @@
 """``kvtwin compare``: what differs is shown, what is equal is folded away, and folders of others are refused."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -120,3 +121,21 @@ def test_folders_that_are_no_runs_are_refused_by_name(kvtwin, three, tmp_path):
     ):
         (broken / name).write_bytes(junk)
         kvtwin("compare", one, broken).complains(f"{broken / name}: {words}")
+
+
+def test_settings_are_told_in_words_and_nothing_is_cut(kvtwin, mooncake, tmp_path):
+    speculation = {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_length": 2,
+    }
+    runs = {"a": (), "b": ("--speculative-config", json.dumps(speculation), "--metric-percentiles", "50,90")}
+    for name, options in runs.items():
+        assert kvtwin("replay", mooncake(3), *SERVER, *options, "--out", tmp_path / name).code == 0
+    out = kvtwin("compare", tmp_path / "a", tmp_path / "b", "--all").out
+    assert "method ngram, num_speculative_tokens 3, rejection_sample_method synthetic, " in out
+    assert re.search(r"--metric-percentiles +99 +50; 90\n", out)
+    assert re.search(r"engine.cache_groups +kind full_attention, block_size 16 ", out)
+    for sign in ("...", "{", "[", "None", "'"):
+        assert sign not in out, sign

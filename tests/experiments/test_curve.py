@@ -236,6 +236,7 @@ def test_a_picture_of_the_curve_with_replays_on_it(kvtwin, sharing, replayed, tm
     options = ("--model", "Llama-3.1-8B", "--gpu", "l40s", "--memory-fractions", "0.3,0.9", "--runs", *replayed)
     contents = set()
     for _ in range(2):
+        picture.unlink(missing_ok=True)
         assert kvtwin("curve", sharing, "--max-model-len", 8192, *options, "--plot", picture).code == 0
         contents.add(picture.read_bytes())
     assert len(contents) == 1

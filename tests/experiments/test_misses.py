@@ -318,7 +318,7 @@ def test_the_warm_up_is_served_and_not_counted(kvtwin, summary_of, chat, tmp_pat
     options = (*TIGHT, "--max-concurrency", "1", "--step-time", "roofline")
     assert kvtwin("replay", chat, *SMALL_SERVER, *options, "--out", tmp_path / "all").code == 0
     outcome = kvtwin("replay", chat, *SMALL_SERVER, *options, "--warmup-requests", "10", "--out", tmp_path / "some")
-    assert "the first 10 requests warm the server up" in outcome.out
+    assert "warm-up: the first 10 requests" in outcome.out
     everything, counted = Run(tmp_path / "all"), Run(tmp_path / "some")
     for name, column in counted.requests.items():
         assert list(column) == list(everything.requests[name][10:]), name

@@ -2,10 +2,14 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
+from collections import Counter
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from kvtwin.experiments.display.shares import figure_cell, figure_heading, is_share
 from kvtwin.experiments.display.tables import as_text, facts_table, table
@@ -105,3 +109,18 @@ def test_shares_are_percentages_in_tables_and_all_shares_are_known(summary_of, m
     assert {key for key in rates if not is_share(key)} == {"request_rate"}
     assert len(rates) > 8
     assert all(value is None or 0 <= value <= 1 for key, value in summary.items() if is_share(key))
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_a_table_of_words_loses_none_of_them(width):
+    words = ("meta-llama/Llama-3.1-8B", "contiguous-max", "1,234", "kind full_attention, block_size 16")
+    drawn = StringIO()
+    made = table(("", "a run", "another run"), [(f"engine.{word}", word, word) for word in words], left=range(3))
+    for part in made.in_parts(width):
+        console = Console(file=drawn, width=width, color_system=None)
+        console.print(part.drawn(width))
+    text = drawn.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    letters = Counter(re.sub(r"\s", "", text))
+    asked = Counter("".join("".join((f"engine.{word}", word, word)) for word in words).replace(" ", ""))
+    assert not asked - letters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.errors import WorkloadError
 
 _MOST_SHOWN = 10
@@ -37,5 +38,4 @@ class BadLines:
         if not self.number:
             return []
         more = f" (the first {_MOST_SHOWN})" if self.number > _MOST_SHOWN else ""
-        lines = "1 bad line" if self.number == 1 else f"{self.number:,} bad lines"
-        return [f"left out {lines}{more}: {'; '.join(map(str, self.first))}"]
+        return [f"left out {number_of(self.number, 'bad line')}{more}: {'; '.join(map(str, self.first))}"]

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.bad_lines import BadLines
 from kvtwin.workloads.formats.csv_row import CsvRow
@@ -57,9 +58,10 @@ class Rows:
                         number += 1
                         self.on_row()
                         yield row
-            except WorkloadError as error:  # the file ends early
-                if not number or not self.bad_lines.__exit__(WorkloadError, error, None):
+            except WorkloadError as error:  # what follows cannot be read
+                if not number or not self.bad_lines.skip:
                     raise
+                self.notes[f"{error}: read {number_of(number, 'row')} before that, and nothing behind it"] = None
 
     def _of(self, path: Path) -> Iterator[JsonRow]:
         if _is_parquet(path):
@@ -87,9 +89,7 @@ class Rows:
 
     def sentences(self) -> list[str]:
         """What to tell the user of the rows that were read."""
-        left_out = [
-            f"left out {number:,} row{'s' if number > 1 else ''}: {what}" for what, number in self.left_out.items()
-        ]
+        left_out = [f"left out {number_of(number, 'row')}: {what}" for what, number in self.left_out.items()]
         return [*self.bad_lines.sentences(), *left_out, *self.notes]
 
 
