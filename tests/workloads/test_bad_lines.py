@@ -7,6 +7,7 @@ import pytest
 
 from kvtwin.workloads import FORMATS, WorkloadError, open_workload
 
+COLUMNS = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 GOOD = '{"timestamp": %d, "input_length": 5, "output_length": 4}'
 
 
@@ -47,6 +48,23 @@ def test_a_file_of_bad_lines_is_refused_with_all_that_is_wrong(write):
         open_workload(write(GOOD.replace("5", "0") % 1, GOOD.replace("5", "-1") % 2), "mooncake", skip_bad_lines=True)
 
 
+@pytest.mark.parametrize("number", [1, 3, 2000])
+@pytest.mark.parametrize("kind", ["lines", "columns", "array"])
+def test_a_byte_that_is_no_text_makes_one_bad_line(tmp_path, kind, number):
+    """Wherever it is: in what the first look at a file sees, or behind it."""
+    first, between, last = {"lines": ("", "\n", ""), "array": ("[\n", ",\n", "]"), "columns": (COLUMNS, "\n", "")}[kind]
+    form = "%d,who,5,4,9,b" if kind == "columns" else GOOD.replace("{", '{"by": "who", ')
+    rows = [(form % index).replace("who", "\xe9" if index == number else "who") for index in range(2500)]
+    path = tmp_path / "trace"
+    path.write_bytes((first + between.join(rows) + "\n" + last).encode("latin-1"))
+    line = number + (1 if kind == "lines" else 2)
+    with pytest.raises(WorkloadError, match=rf"trace:{line}: expected UTF-8 text"):
+        open_workload(path)
+    workload = open_workload(path, skip_bad_lines=True)
+    assert len(list(workload)) == 2499
+    assert f"left out 1 bad line: {path}:{line}: expected UTF-8 text" in workload.warnings[0]
+
+
 @pytest.mark.parametrize("cut", [10, 60, 200])
 def test_a_truncated_archive_gives_what_can_be_read_only_when_asked(tmp_path, cut):
     path = tmp_path / "trace.gz"
@@ -58,6 +76,8 @@ def test_a_truncated_archive_gives_what_can_be_read_only_when_asked(tmp_path, cu
     workload = open_workload(path, skip_bad_lines=True)
     assert 4000 < len(workload) <= 5000
     assert len(list(workload)) == len(workload)
+    ends = f"{path}: the compressed data ends early: read {len(workload):,} rows before that, and nothing behind it"
+    assert workload.warnings == (ends,)
     assert "the compressed data ends early" in workload.warnings[0]
 
 

@@ -104,7 +104,8 @@ def _recognised(path: Path, reader_options: dict[str, Any]) -> str:
     rows = trace.first(_FIRST_ROWS)
     if not rows:
         below = f" below the columns {_some([name for name in trace.columns if name])}" if trace.columns else ""
-        raise WorkloadError(str(path), f"expected at least one request, found none{below}")
+        found = "".join(f"; {sentence}" for sentence in trace.sentences())
+        raise WorkloadError(str(path), f"expected at least one request, found none{below}{found}")
     for name, reader_type in FORMATS.items():
         options = reader_options if reader_options.keys() <= _settings(reader_type) else {}
         if _reader(name, options).recognises(rows):

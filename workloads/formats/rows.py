@@ -18,7 +18,7 @@ from kvtwin.workloads.formats.bad_lines import BadLines
 from kvtwin.workloads.formats.csv_row import CsvRow
 from kvtwin.workloads.formats.json_lines import Line, decoder, lines_of
 from kvtwin.workloads.formats.json_rows import JsonRow, is_list, shown
-from kvtwin.workloads.formats.text_lines import open_bytes, open_text, reading_errors
+from kvtwin.workloads.formats.text_lines import NO_TEXT, check_text, open_bytes, open_text, reading_errors
 
 _CHUNK_CHARACTERS = 1 << 20
 _PARQUET_MAGIC = b"PAR1"
@@ -76,6 +76,7 @@ class Rows:
             if kind == "values":
                 yield from _json_values(path, "".join(line for _, line in first), text, first[0][0], self.bad_lines)
             elif kind == "columns":
+                check_text(f"{path}:{first[0][0]}", first[0][1])
                 cells = csv.reader(chain((line for _, line in first), text))
                 self.columns = [name.strip() for name in next(cells)]
                 yield from _csv_rows(path, cells, self.columns, first[0][0] - 1, self.bad_lines)
@@ -128,6 +129,8 @@ def _row(path: Path, number: int, line: Line) -> JsonRow:
     source = f"{path}:{number}"
     try:
         values = line.value()
+    except UnicodeDecodeError:
+        raise WorkloadError(source, NO_TEXT) from None
     except (ValueError, RecursionError) as error:
         raise WorkloadError(source, f"malformed JSON: {getattr(error, 'msg', None) or error}") from None
     return _object_row(source, values)
@@ -170,6 +173,7 @@ def _json_values(path: Path, text: str, rest: IO[str], number: int, bad_lines: B
             raise WorkloadError(f"{path}:{line}", f"malformed JSON: {reason}") from None
         row = None
         with bad_lines:
+            check_text(f"{path}:{number}", text[position:end])
             row = _object_row(f"{path}:{number}", values)
         number += text.count("\n", position, end)
         position = end
@@ -193,6 +197,7 @@ def _csv_rows(path: Path, rows: Any, columns: list[str], num_before: int, bad_li
             source = f"{path}:{rows.line_num + num_before}"
             row = None
             with bad_lines:
+                check_text(source, *cells)
                 if len(cells) != len(columns):
                     raise WorkloadError(source, f"expected {len(columns)} columns, got {len(cells)}")
                 row = CsvRow(source, {name: cell for name, cell in zip(columns, cells, strict=True) if cell})

@@ -23,23 +23,11 @@ _PACKED = {
 }
 """What opens a packed file, by its first bytes."""
 
+NO_TEXT = "expected UTF-8 text (plain, gzip, xz, zstandard or zip)"
 _MOST_MAGIC = max(map(len, _PACKED))
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CHUNK_BYTES = 1 << 17
 _LARGE_CHUNK_BYTES = 1 << 19
-
-
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number from 1, text)`` of every line of ``path`` that is not blank.
-
-    A byte order mark, line ends (LF or CRLF) and blanks around the text are taken off. Raises
-    `WorkloadError` when the file cannot be opened, unpacked or decoded.
-    """
-    with open_text(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            text = line.strip()
-            if text:
-                yield number, text
 
 
 def chunks_of_lines(file: BinaryIO, num_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
@@ -77,9 +65,26 @@ def chunks_of_lines(file: BinaryIO, num_bytes: int = _CHUNK_BYTES) -> Iterator[b
 
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
-    """The text of ``path``, without a byte order mark. Raises `WorkloadError` as `text_lines` does."""
-    with reading_errors(path), open_bytes(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as text:
+    """The text of ``path``, without a byte order mark; `check_text` finds what is none.
+
+    Raises `WorkloadError` as `reading_errors` does.
+    """
+    with (
+        reading_errors(path),
+        open_bytes(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape") as text,
+    ):
         yield text
+
+
+def check_text(source: str, *texts: str) -> None:
+    """WorkloadError: ``texts`` of `open_text`, at the place ``source``, were no UTF-8."""
+    for text in texts:
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise WorkloadError(source, NO_TEXT) from None
 
 
 @contextmanager
@@ -112,8 +117,6 @@ def reading_errors(path: Path) -> Iterator[None]:
     """Whatever goes wrong in here with the file ``path`` becomes a `WorkloadError`."""
     try:
         yield
-    except UnicodeDecodeError:
-        raise WorkloadError(str(path), "expected UTF-8 text (plain, gzip, xz, zstandard or zip)") from None
     except EOFError:
         raise WorkloadError(str(path), "the compressed data ends early") from None
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError) as error:
