@@ -9,6 +9,7 @@ from kvtwin.workloads.time_units import SECOND_NS
 
 _DAY_NS = 86_400 * SECOND_NS
 _YEAR_NS = 366 * _DAY_NS
+_DOUBTED_NS = 10 * SECOND_NS
 _JUMP = 100
 """Units of time differ by 1,000; nothing between two arrivals makes the second a hundred times the first."""
 
@@ -36,3 +37,14 @@ def check_one_clock(times_ns: NDArray[np.int64]) -> tuple[int, str] | None:
         f"rows count time in different units: this one arrives {days[1]} after the start of the clock, the first "
         f"one {days[0]}"
     )
+
+
+def clock_doubt(times_ns: NDArray[np.int64]) -> str | None:
+    """What looks like rows of two units, though it may be a pause: arrivals that jump to a hundred times as late."""
+    in_order = np.sort(times_ns - times_ns.min())
+    early = in_order[:-1]
+    jumps = np.flatnonzero((early >= _DOUBTED_NS) & (in_order[1:] >= _JUMP * early.astype(np.float64)))
+    if not len(jumps):
+        return None
+    before_s, behind_s = (in_order[jumps[0] + step] / SECOND_NS for step in (0, 1))
+    return f"nothing arrives from {before_s:,.0f} to {behind_s:,.0f} s: look at the unit of the times"

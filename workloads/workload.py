@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtwin.workloads.clock import check_one_clock, epoch_origin_ns
+from kvtwin.workloads.clock import check_one_clock, clock_doubt, epoch_origin_ns
 from kvtwin.workloads.columns import Integers, NotPlainError, RecordColumns
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.bad_lines import BadLines
@@ -135,8 +135,9 @@ class Workload:
         warnings = rows.sentences()
         if origin_ns and not reader.wall_clock:
             warnings.append("arrivals are dates: they count from the first one")
-        if (doubt := reader.doubt(len(times_ns), last_ns - first_ns)) is not None:
-            warnings.append(doubt)
+        for doubt in (reader.doubt(len(times_ns), last_ns - first_ns), clock_doubt(times_ns)):
+            if doubt is not None:
+                warnings.append(doubt)
         return cls(
             path=path,
             paths=paths,

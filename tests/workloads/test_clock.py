@@ -58,3 +58,12 @@ def test_absurd_lengths_and_times_are_told(write):
         f"{path}:2: output of 2,000,000,000 tokens, more than any model takes (and 1 more above 4,000,000)",
         "the last request arrives 2.2 years after the start: look at the unit of the times",
     )
+
+
+def test_rows_that_may_mix_clocks_are_told_where_a_pause_would_look_the_same(write):
+    """Milliseconds and microseconds from 0."""
+    times = [*range(0, 50_000, 1000), *range(50_000_000, 60_000_000, 1_000_000)]
+    assert open_workload(write(*mooncake(*times))).warnings == (
+        "nothing arrives from 49 to 50,000 s: look at the unit of the times",
+    )
+    assert open_workload(write(*mooncake(*range(0, 60_000, 1000)))).warnings == ()
