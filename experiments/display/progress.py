@@ -7,10 +7,15 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+from kvtwin.workloads.counts import number_of
+
 Each = TypeVar("Each")
 
 BAR_AFTER_S = 5
 LINE_EVERY_S = 10.0
+
+_BAR = "{desc}: {n_fmt} [{elapsed}]"
+_BAR_OF = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
 
 _is_quiet = False
 
@@ -28,8 +33,8 @@ def progress(words: str, unit: str, total: int | None = None, *, initial: int = 
     from tqdm import tqdm  # read only where it is shown: it takes a twentieth of a start
 
     return tqdm(
-        desc=words,
-        unit=f" {unit}",
+        desc=f"{words}, {unit}",
+        bar_format=_BAR if total is None else _BAR_OF,
         total=total,
         initial=initial,
         delay=BAR_AFTER_S,
@@ -63,9 +68,9 @@ class _Lines:
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + LINE_EVERY_S
-            of = "" if self.total is None else f" of {self.total:,}"
-            passed = f"{now_s - self._started_s:.0f} s"
-            print(f"kvtwin: {self._words}: {self.n:,}{of} {self._unit}, {passed}", file=sys.stderr, flush=True)
+            one = self._unit.removesuffix("s")
+            done = number_of(self.n, one) if self.total is None else f"{self.n:,} of {number_of(self.total, one)}"
+            print(f"kvtwin: {self._words}: {done}, {now_s - self._started_s:.0f} s", file=sys.stderr, flush=True)
 
     def __enter__(self) -> _Lines:
         return self

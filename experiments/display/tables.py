@@ -61,7 +61,7 @@ class Table:
         widths = [self._most(index) for index in every]
         can_be_less = {index for index in every if widths[index] > self._least(index)}
         while can_be_less and self._width(every, widths.__getitem__) > width:
-            index = max(can_be_less, key=widths.__getitem__)
+            index = max(can_be_less - set(self._words()) or can_be_less, key=widths.__getitem__)
             if index in self.left:
                 widths[index] -= 1
             else:
@@ -84,6 +84,10 @@ class Table:
     def least_width(self) -> int:
         """Of what holds its numbers."""
         return self._width(range(len(self.headings)), self._least)
+
+    def _words(self) -> list[int]:
+        """The columns of words, which get narrower only where headings in lines do not help."""
+        return [index for index in range(len(self.headings)) if index in self.left]
 
     def _of(self, columns: Sequence[int]) -> Table:
         """Some of its columns."""

@@ -116,13 +116,13 @@ def _point(source: str, index: int, varied: Options, options: Options) -> SweepP
     """One point. UserError: its options are not a replay's, or the sweep's own."""
     given = {name: value for name, value in options.items() if value is not None}
     named = frozenset(option_key(name) for name in given)
-    label = point_label(index, varied)
+    where = f"{source}: point {index}" if varied else source
     try:
         read = read_options(ReplayOptions, given, "kvtwin replay")
     except UserError as error:
-        raise UserError(f"{source}: {label}: {error}") from None
+        raise UserError(f"{where}: {error}") from None
     if read.events or read.kv_events:
-        raise UserError(f"{source}: {label}: --events and --kv-events are for a single replay")
+        raise UserError(f"{where}: --events and --kv-events are for a single replay")
     return SweepPoint(index, varied, read, named)
 
 

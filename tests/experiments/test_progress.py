@@ -49,7 +49,7 @@ def test_a_bar_on_a_terminal_that_goes_away(errors, monkeypatch):
     with progress("sweep", "points", 4) as bar:
         bar.update(1)
         bar.refresh()
-    assert "sweep:  25%" in stream.getvalue()
+    assert "sweep, points:  25%" in stream.getvalue()
     assert stream.getvalue().rpartition("\r")[2] == ""
 
 
