@@ -38,6 +38,8 @@ def calibrate_as_asked(options: CalibrateOptions) -> int:
     if options.server:
         return _fit_to_server(options, options.server)
     if options.run:
+        if not options.run.exists():
+            raise UserError(f"--from {options.run}: no such file or folder")
         if not options.run.is_dir() or (options.run / "requests.jsonl").is_file():
             raise UserError(f"--from {options.run}: needs --server, a YAML file of the server's trace and options")
         with written_by_this_version(options.run):

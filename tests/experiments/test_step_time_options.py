@@ -157,29 +157,36 @@ def test_the_network_is_never_asked(aic, monkeypatch):
     assert chosen(gpu="h200", model="Qwen3-8B", step_time="aic").duration_ns(DECODE) > 0
 
 
-def test_tables_say_what_the_package_says(aic):
-    """Over steps of all sizes: in the median within 0.3 %, and 98 of 100 within 1.5 %."""
+def test_tables_say_what_the_package_says(aic, monkeypatch):
+    """Over steps of all sizes. Between sizes, 99 of 100 are within 1 %; where times may not fall, 98 of 100 within 1.5 %."""
     import numpy as np
 
     from kvtwin.experiments.catalogue.models import load_model_config
+    from kvtwin.experiments.operator_tables import tables
     from kvtwin.experiments.operator_tables.aiconfigurator import OperatorTimes, Question
-    from kvtwin.experiments.operator_tables.tables import _padded
+    from kvtwin.sim.tabulated import TabulatedStepTime
 
     config, name = load_model_config("Llama-3.1-8B")
     question = Question(name, config, "RTX-PRO-6000-Server-96GB", 1, "bfloat16", "auto")
     model, times = aic_step_time(question), OperatorTimes(question)
+    monkeypatch.setattr(tables, "rising", list)
+    monkeypatch.setattr(tables, "rising_both_ways", list)
+    as_measured = TabulatedStepTime("as measured", tables.step_tables(times), {})
+    floor = tables._KeysFromMemory.of(times)
     draw = np.random.default_rng(0)
     errors = []
     for _ in range(300):
         decodes, context = int(2 ** draw.uniform(0, 8)), int(2 ** draw.uniform(4, 13))
         tokens, before = int(2 ** draw.uniform(4, 11)), int(2 ** draw.uniform(0, 13))
-        expected = times.tokens_ns(_padded(decodes + tokens)) + times.sampled_ns(decodes + 1)
-        expected += times.decode_ns(decodes, context) + times.prefill_ns(1, tokens, before)
+        expected = times.tokens_ns(tables._padded(decodes + tokens)) + times.sampled_ns(decodes + 1)
+        expected += max(times.decode_ns(decodes, context), floor.decode_ns(decodes, context))
+        expected += times.prefill_ns(1, tokens, before)
         pairs = tokens * before + tokens * (tokens + 1) // 2
         step = StepShape(decodes + 1, decodes, tokens, decodes * context + tokens + before, pairs, decodes + 1)
-        errors.append(abs(model.duration_ns(step) / expected - 1))
-    assert np.median(errors) < 0.003
-    assert np.quantile(errors, 0.98) < 0.015
+        errors.append([abs(each.duration_ns(step) / expected - 1) for each in (model, as_measured)])
+    assert np.median(errors, axis=0).max() < 0.003
+    assert np.quantile(errors, 0.98, axis=0)[0] < 0.015
+    assert np.quantile(errors, 0.99, axis=0)[1] < 0.01
 
 
 def test_a_read_only_cache_is_no_error(aic, monkeypatch):
