@@ -158,7 +158,7 @@ def test_the_network_is_never_asked(aic, monkeypatch):
 
 
 def test_tables_say_what_the_package_says(aic, monkeypatch):
-    """Over steps of all sizes. Between sizes, 99 of 100 are within 1 %; where times may not fall, 98 of 100 within 1.5 %."""
+    """Steps of all sizes: between sizes, 99 of 100 within 1 %; where no time may fall, 98 of 100 within 1.5 %."""
     import numpy as np
 
     from kvtwin.experiments.catalogue.models import load_model_config
