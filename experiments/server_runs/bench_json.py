@@ -29,8 +29,8 @@ def requests_of_bench(path: Path, data: dict[str, Any]) -> list[ServedRequest]:
             first_s = float(start_s) + float(ttft_s)
             last_s = first_s + sum(map(float, itls_s))
             lengths = int(prompt), int(output)
-        except (TypeError, ValueError):
+            times_ns = [round(time_s * SECOND_NS) for time_s in (float(start_s), first_s, last_s)]
+        except (TypeError, ValueError, OverflowError):
             raise UserError(f"{path}: request {index}: expected numbers, and a list of them in itls") from None
-        times_ns = (round(time_s * SECOND_NS) for time_s in (float(start_s), first_s, last_s))
         requests.append(ServedRequest(str(index), *lengths, *times_ns))
     return since_first_arrival(path, requests)

@@ -11,6 +11,10 @@ import numpy as np
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.records.reader import Columns
 from kvtwin.workloads.request_record import RequestRecord
+from kvtwin.workloads.time_units import SECOND_NS
+
+_LONGEST_RUN_NS = 30 * 86_400 * SECOND_NS
+"""From the first arrival to the last; more means that arrivals are of two clocks."""
 
 
 class ServedRequest(NamedTuple):
@@ -25,10 +29,25 @@ class ServedRequest(NamedTuple):
 
 
 def since_first_arrival(path: Path, requests: list[ServedRequest]) -> list[ServedRequest]:
-    """``requests`` in order of arrival, with times since the first one. UserError: there are none in ``path``."""
+    """``requests`` in order of arrival, with times since the first one.
+
+    UserError: there are none in ``path``, or their times cannot be of one clock.
+    """
     if not requests:
-        raise UserError(f"{path}: no request succeeded")
-    return _since(min(request.arrival_ns for request in requests), requests)
+        raise UserError(f"{path}: no request succeeded with any output token")
+    for request in requests:
+        if not request.arrival_ns <= request.first_token_ns <= request.last_token_ns:
+            raise UserError(
+                f"{path}: request {request.request_id}: expected it to arrive, to get its first and its last token in "
+                "this order: record all times with one clock"
+            )
+    served = _since(min(request.arrival_ns for request in requests), requests)
+    if served[-1].arrival_ns > _LONGEST_RUN_NS:
+        raise UserError(
+            f"{path}: requests arrive over {served[-1].arrival_ns / 86_400 / SECOND_NS:,.0f} days: record all times "
+            "with one clock"
+        )
+    return served
 
 
 def _since(origin_ns: int, requests: Iterable[ServedRequest]) -> list[ServedRequest]:

@@ -159,7 +159,17 @@ def test_failed_requests_are_left_out(tmp_path):
         ),
         (json.dumps(bench(ttfts=[1.0])), "expected lists of equal length"),
         (json.dumps(bench(itls=[1, 2])), "request 0: expected numbers"),
-        (json.dumps(bench(output_lens=[0, 0])), "no request succeeded"),
+        (json.dumps(bench(output_lens=[0, 0])), "no request succeeded with any output token"),
+        (json.dumps(bench(ttfts=[0.5, float("nan")])), "request 1: expected numbers"),
+        (json.dumps(bench(ttfts=[0.5, float("inf")])), "request 1: expected numbers"),
+        (
+            json.dumps(bench(ttfts=[0.5, -0.25])),
+            "request 1: .*: record all times with one clock",
+        ),
+        (
+            json.dumps(bench(start_times=[7.0, 1.7e9])),
+            "requests arrive over 19,676 days: record all times",
+        ),
     ],
 )
 def test_a_bad_bench_file_is_named(tmp_path, text, complaint):
