@@ -92,8 +92,8 @@ def fit_adjustment(
     num_usable = sum(request.output_tokens > 1 for request in known.values())
     if num_usable < LEAST_REQUESTS:
         raise ValueError(
-            f"expected at least {LEAST_REQUESTS} requests of two output tokens or more, got {num_usable}: record more of "
-            "them, or longer outputs"
+            f"expected at least {LEAST_REQUESTS} requests of two output tokens or more, got {num_usable}: record more "
+            "requests, or longer outputs"
         )
     used = Scales()
     for _ in range(MOST_ROUNDS):
