@@ -70,8 +70,10 @@ def read_vision_tower(config: dict[str, Any], text_hidden_size: int) -> VisionTo
     out = _number(vision, "out_hidden_size") or text_hidden_size
     wide = hidden * merge * merge
     projector = wide * wide + wide * out if merge > 1 else hidden * out
-    gated = 3 if kind.startswith("qwen2_5") else 2
-    params = layers * (4 * hidden * hidden + gated * hidden * inner) + patch_values * hidden + projector
+    matrices = 3 if kind.startswith(("qwen2_5", "gemma4")) else 2
+    positions = 2 * _number(vision, "position_embedding_size")  # Gemma 4: a table for each direction
+    params = layers * (4 * hidden * hidden + matrices * hidden * inner) + projector
+    params += (patch_values + positions) * hidden
     return VisionTower(
         params=params,
         hidden_size=hidden,
@@ -84,6 +86,8 @@ def read_vision_tower(config: dict[str, Any], text_hidden_size: int) -> VisionTo
 
 def _largest_image(config: dict[str, Any], vision: dict[str, Any], patch: int, merge: int) -> tuple[int, int]:
     """Tokens and patches of the largest image."""
+    if tokens := _number(config, "vision_soft_tokens_per_image"):
+        return tokens, tokens * (_number(vision, "pooling_kernel_size") or 1) ** 2
     size = _number(vision, "image_size")
     if not size:
         return _QWEN_MAX_IMAGE_TOKENS, _QWEN_MAX_IMAGE_TOKENS * merge * merge

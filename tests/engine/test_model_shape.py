@@ -270,3 +270,11 @@ def test_pipeline_layers(layers, ranks, expected):
 def test_more_ranks_than_layers():
     with pytest.raises(ValueError, match="must be 1 to 4"):
         pipeline_layers(4, 5)
+
+
+def test_the_vision_tower_of_gemma_4_is_as_large_as_the_one_of_transformers():
+    """569,548,080 parameters in transformers' Gemma4VisionModel, with norms; beside it the projector."""
+    model = load_model("gemma-4-26b-a4b-it")
+    tower = model.vision.params - 1152 * model.hidden_size
+    assert tower == pytest.approx(569_548_080, rel=3e-4)
+    assert (model.vision.image_tokens, model.vision.image_patches) == (280, 2520)
