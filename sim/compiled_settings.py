@@ -69,6 +69,7 @@ def make_memory(scheduler: Scheduler, costs: StepCosts) -> LoopMemory:
         at.STEP_TIME: costs.form,
         at.NUM_WINDOWS: costs.num_windows,
         at.SERVER: costs.server,
+        at.VARIED: costs.varied,
     }.items():
         settings[place] = value
     numbers[at.FIRST_WAITING] = numbers[at.LAST_WAITING] = at.NOBODY

@@ -15,6 +15,8 @@ class StepCosts(NamedTuple):
     num_windows: int = 0
     server: int = 0
     """Where in ``numbers`` those of the server begin: host and interconnect; 0 without."""
+    varied: int = 0
+    """Where those of ``VariedStepTime`` begin; 0 without."""
 
 
 @runtime_checkable

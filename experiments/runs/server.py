@@ -29,6 +29,7 @@ from kvtwin.sim.serving import Observe, ServerSimulation
 from kvtwin.sim.simulated_executor import SimulatedExecutor
 from kvtwin.sim.step_shape import StepShape
 from kvtwin.sim.step_time import StepTimeModel
+from kvtwin.sim.varied import VariedStepTime
 from kvtwin.workloads.load import Load
 
 ChangeStepTime: TypeAlias = Callable[[StepTimeModel], StepTimeModel]
@@ -73,7 +74,10 @@ class Server:
         ``together``: it steps together with others, as which rank of them.
         """
         acceptance = self.speculation.acceptance(self.options.seed) if self.speculation else None
-        executor = SimulatedExecutor(self.step_time, self.link, acceptance)
+        step_time = self.step_time
+        if isinstance(step_time, VariedStepTime):  # equal replicas have one in common
+            step_time = step_time.for_one_server()
+        executor = SimulatedExecutor(step_time, self.link, acceptance)
         make = ServerSimulation if together is None else partial(LockStepRank, lock_step=together[0], rank=together[1])
         simulation = make(
             self.config,

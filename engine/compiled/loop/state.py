@@ -91,11 +91,12 @@ TOO_LONG = -1
     STEP_TIME,
     NUM_WINDOWS,
     SERVER,
+    VARIED,
     TELLS_KEYS,  # whether somebody follows which keys blocks get and lose
     TELLS_FIRST_TOKENS,  # whether somebody waits for the first tokens of requests
-) = range(22)
+) = range(23)
 
-NUM_SETTINGS = 22
+NUM_SETTINGS = 23
 
 # ---------------------------------------------------------------- numbers that change
 

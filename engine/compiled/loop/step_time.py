@@ -5,7 +5,17 @@ The same operations on floats in the same order as in the model's own ``duration
 
 from __future__ import annotations
 
-from kvtwin.engine.compiled.loop.state import MAX_RUNNING, NUM_WINDOWS, SERVER, STEP_TIME, TOO_LONG, LoopArrays
+from collections.abc import MutableSequence
+
+from kvtwin.engine.compiled.loop.state import (
+    MAX_RUNNING,
+    NUM_WINDOWS,
+    SERVER,
+    STEP_TIME,
+    TOO_LONG,
+    VARIED,
+    LoopArrays,
+)
 from kvtwin.engine.compiled.marks import compilable
 
 LINEAR, ROOFLINE, CALIBRATED, TABULATED = range(4)
@@ -27,6 +37,7 @@ ADJUSTMENT = 4
 
 SERVER_CONSTANTS = 7
 NO_WINDOW = -1.0
+DRAW_FACTOR, DRAW_MODULUS = 48_271, 2**31 - 1
 _TOO_LONG_NS = 2.0**63
 
 
@@ -53,12 +64,29 @@ def duration_ns(
         time = _tabulated(loop, sequences, decodes, prefill_tokens, context_tokens, pairs, sampled, longest)
     if time >= _TOO_LONG_NS:
         return TOO_LONG
-    device = int(round(time))  # noqa: RUF046 - to machine code, round gives a float
-    server = loop.settings[SERVER]
-    if not server:
-        return device
-    time = _with_server(loop, server, device, sequences, decodes, prefill_tokens, sampled)
-    return TOO_LONG if time >= _TOO_LONG_NS else int(round(time))  # noqa: RUF046
+    duration = int(round(time))  # noqa: RUF046 - to machine code, round gives a float
+    if loop.settings[SERVER]:
+        time = _with_server(loop, loop.settings[SERVER], duration, sequences, decodes, prefill_tokens, sampled)
+        if time >= _TOO_LONG_NS:
+            return TOO_LONG
+        duration = int(round(time))  # noqa: RUF046
+    if loop.settings[VARIED]:
+        time = varied_factor(loop.costs, loop.settings[VARIED]) * duration
+        if time >= _TOO_LONG_NS:
+            return TOO_LONG
+        duration = int(round(time))  # noqa: RUF046
+    return duration
+
+
+@compilable
+def varied_factor(numbers: MutableSequence[float], first: int) -> float:
+    """What ``VariedStepTime`` multiplies the next step with; of its three numbers the last is changed with each draw.
+
+    The draws are those of Park and Miller's generator: 48271 times the last one, modulo 2^31 - 1.
+    """
+    draw = int(numbers[first + 2]) * DRAW_FACTOR % DRAW_MODULUS
+    numbers[first + 2] = float(draw)
+    return numbers[first] * (1.0 + numbers[first + 1] * (2.0 * draw / DRAW_MODULUS - 1.0))
 
 
 @compilable
