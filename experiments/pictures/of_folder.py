@@ -20,7 +20,7 @@ from kvtwin.experiments.pictures.limits import limits, over_rate
 from kvtwin.experiments.pictures.of_run import heading_of, pictures_of_run
 from kvtwin.experiments.pictures.validation import VALIDATION, validation
 from kvtwin.experiments.records import result_file
-from kvtwin.experiments.records.reader import Run
+from kvtwin.experiments.records.reader import Run, written_by_this_version
 from kvtwin.experiments.records.result_file import Result, read_result
 from kvtwin.experiments.runs.validation_folder import is_validation, read_validation
 from kvtwin.experiments.sweeps.folder import read_sweep, read_sweep_plan
@@ -50,7 +50,8 @@ def pictures_of(folder: Path, metrics: tuple[str, ...] = ()) -> Pictures:
     if is_validation(folder):
         return _of_validation(folder)
     run = Run(folder)
-    return Pictures(pictures_of_run(run), heading_of(run).command)
+    with written_by_this_version(folder):
+        return Pictures(pictures_of_run(run), heading_of(run).command)
 
 
 def pictures_of_result(result: Result) -> Pictures:

@@ -1,6 +1,7 @@
 """``kvtwin replay --data-parallel-size``: what is printed, kept and refused."""
 
 import json
+import shutil
 import sys
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -256,6 +257,12 @@ def test_plots_report_and_comparison_know_replicas(kvtwin, kept, tmp_path):
     assert "replica 1" in page
     assert "2 Replicas" in page
     assert "Requests with a prefix, by replica" in page
+    older = tmp_path / "older"
+    shutil.copytree(kept, older)
+    summary = json.loads((kept / "summary.json").read_text())
+    del summary["routed_prefixes"]
+    (older / "summary.json").write_text(json.dumps(summary))
+    kvtwin("plot", older).complains("older: has no 'routed_prefixes': another version of kvtwin wrote it")
     outcome = kvtwin("compare", kept / "replica-0", kept / "replica-1")
     assert outcome.code == 0
     outcome = kvtwin("compare", kept, kept / "replica-1")
