@@ -38,7 +38,7 @@ def replay(
         return replay_replicas(
             options, workload, show_progress=show_progress, observe=observe, events=events, change=change
         )
-    if options.executor:
+    if options.executor is not None:
         raise UserError("--executor: needs --data-parallel-size or --replicas: one server runs in one process")
     server = Server.of(options, change)
     workload, load = opened_load(options, workload, show_progress=show_progress)

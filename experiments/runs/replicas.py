@@ -67,8 +67,7 @@ def replay_replicas(
     """Simulate the replicas of ``options`` as :func:`~kvtwin.experiments.runs.replay.replay` does one server."""
     if observe:
         raise UserError("--data-parallel-size: only one server can be explained; replay a replica's own trace")
-    made = {each: Server.of(each, change) for each in dict.fromkeys(replica_options(options))}
-    servers = [made[each] for each in replica_options(options)]
+    servers = _servers(options, change)
     given = workload
     workload, load = opened_load(options, workload, show_progress=show_progress)
     clock, stopwatch, tree, keys = Clock(), Stopwatch(), PrefixTree(), KeySpaces()
@@ -81,7 +80,7 @@ def replay_replicas(
         for rank, (server, each) in enumerate(zip(servers, misses, strict=True))
     ]
     sent = SentRecords(simulations, misses, keeps_records=options.out is not None)
-    if options.executor:
+    if options.executor is not None:
         recorder, misses = simulate_in_parallel(options, given, load, change, sent, show_progress=show_progress)
     else:
         with request_progress("replay", load.num_requests, show=show_progress) as advance, ExitStack() as stack:
@@ -120,6 +119,19 @@ def replay_replicas(
     configuration = servers[0].configuration(options)
     kept = tuple(sent.records) if options.out else ()
     return ReplayedReplicas(summary, heading, recorder, configuration, machine, tuple(replicas), kept)
+
+
+def _servers(options: ReplayOptions, change: ChangeStepTime | None) -> list[Server]:
+    """Equal ones are made once. UserError, naming the replica if they differ: settings that cannot be."""
+    made: dict[ReplayOptions, Server] = {}
+    alone = replica_options(options)
+    for number, each in enumerate(alone):
+        try:
+            made[each] = made.get(each) or Server.of(each, change)
+        except UserError as error:
+            where = f"{options.replicas}: replica {number}: " if options.replicas else ""
+            raise UserError(f"{where}{error}") from None
+    return [made[each] for each in alone]
 
 
 def _of_replica(

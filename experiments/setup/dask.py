@@ -30,6 +30,8 @@ def connect(flag: str, address: str, **settings: Any) -> Any:
 @contextmanager
 def dask_client(flag: str, where: str, most_workers: int) -> Iterator[Any]:
     """A client of the cluster at ``where``; of one of this machine's processes, which then ends, if that is `HERE`."""
+    if not where:
+        raise UserError(f"{flag}: expected {HERE}, or the address of a Dask cluster, got ''")
     if where != HERE:
         with connect(flag, where) as client:
             yield client

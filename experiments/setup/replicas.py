@@ -109,10 +109,8 @@ def cluster_of(
     on_progress: Callable[[int], None] | None = None,
     on_sent: Sent | None = None,
 ) -> Cluster:
-    """The servers behind their router. UserError: what the router compares differs between them."""
+    """The servers behind their router. UserError: a setting of it, or what it compares differs between them."""
     router = router_of(options, options.seed)
-    if router.follows_caches and len({each.scheduler.config.alignment_tokens for each in simulations}) > 1:
-        raise UserError(f"--replicas: {router.name} needs replicas with equal --block-size")
     try:
         return Cluster(
             clock,

@@ -35,8 +35,11 @@ class View:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a block of the first replica, which all replicas have that a router compares block by block."""
-        return self._servers[0].scheduler.config.alignment_tokens
+        """Tokens of a block, for a router that compares prompts block by block. ValueError: replicas differ in that."""
+        sizes = {server.scheduler.config.alignment_tokens for server in self._servers}
+        if len(sizes) > 1:
+            raise ValueError("needs replicas with equal --block-size")
+        return sizes.pop()
 
     @property
     def num_blocks(self) -> list[int]:
@@ -65,7 +68,8 @@ class View:
         return found
 
     def follow_caches(self) -> list[CacheEvents]:
-        """What of each replica's cache is known from its KV events."""
+        """What of each replica's cache is known from its KV events. ValueError: replicas differ in ``block_tokens``."""
+        assert self.block_tokens
         return [CacheEvents(server, self._event_lag_ns) for server in self._servers]
 
     def tell_first_tokens(self, function: Callable[[str, int], None]) -> None:

@@ -222,12 +222,23 @@ def test_bad_input_is_one_line(kvtwin, mooncake, words, complaint):
         ("- {}\n- {spread: true}", "replica 1: spread: not an option in which replicas can differ"),
         ("- {block-size: x}\n- {}", "replica 0: --block-size: expected a whole number"),
         ("- {}\n- {}\n- {}", "--data-parallel-size 2: "),
+        ("- {}\n- {num-gpu-blocks-override: 3}", "replica 1: To serve at least one request"),
+        ("- {}\n- {max-num-seqs: 4, max-num-batched-tokens: 2}", "replica 1: "),
     ],
 )
 def test_a_bad_file_of_replicas_is_one_line(kvtwin, mooncake, tmp_path, text, complaint):
     (tmp_path / "replicas.yaml").write_text(text)
     words = ("--replicas", tmp_path / "replicas.yaml", "-dp", "2")
     kvtwin("replay", mooncake(), *SMALL_SERVER, *words).complains(complaint)
+
+
+@pytest.mark.parametrize("router", ["llm-d", "llm-d-precise", "dynamo"])
+def test_who_compares_block_by_block_needs_equal_blocks(kvtwin, mooncake, tmp_path, router):
+    (tmp_path / "replicas.yaml").write_text("- {}\n- {block-size: 32}\n")
+    words = ("--replicas", tmp_path / "replicas.yaml", "--router", router)
+    kvtwin("replay", mooncake(), *SMALL_SERVER, *words).complains(
+        f"--router {router}: needs replicas with equal --block-size"
+    )
 
 
 def test_only_one_server_is_explained(kvtwin, mooncake):
@@ -415,3 +426,4 @@ def test_where_there_is_no_cluster(kvtwin, monkeypatch):
     kvtwin(*words, "dask").complains("--executor: needs the extra: pip install 'kvtwin[dask]'")
     monkeypatch.undo()
     kvtwin(*words, "nonsense://x").complains("--executor nonsense://x")
+    kvtwin(*words, "").complains("--executor: expected dask, or the address of a Dask cluster")
