@@ -13,7 +13,11 @@ from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.prefix_tree import PrefixTree
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.misses.sources import MissSources
+from kvtwin.experiments.options.fields import fields_of
+from kvtwin.experiments.options.load import LoadOptions
 from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.sessions import SessionOptions
+from kvtwin.experiments.options.trace import FormatOptions
 from kvtwin.experiments.records.event_recording import EventFolder, recorded_events
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress
 from kvtwin.experiments.runs.heading import heading_lines
@@ -137,12 +141,21 @@ def _servers(options: ReplayOptions, change: ChangeStepTime | None) -> list[Serv
 def _of_replica(
     server: Server, misses: MissSources, recorder: Recorder, load: Load, machine: dict[str, Any], trace: str
 ) -> Replayed:
-    options = replace(server.options, trace=trace)
+    options = replace(server.options, trace=trace, **(_SHAPED if server.options.trace != trace else {}))
     summary = server.summary(recorder, misses, load)
     summary["num_unsorted"] = 0
     summary["trace_notes"] = []
     summary["verdicts"] = []
     return Replayed(summary, [], recorder, server.configuration(options), machine)
+
+
+_SHAPED = {
+    field.name: field.default
+    for subject in (FormatOptions, LoadOptions, SessionOptions)
+    for field in fields_of(subject)
+    if field.name not in ("ignore_eos", "seed", "strict")
+}
+"""Options that a replica's own trace has been through: the defaults, so that it is replayed as it was sent."""
 
 
 def own_load(load: Load, num_requests: int) -> Load:

@@ -125,16 +125,27 @@ def test_the_tables_name_the_replica_of_every_row(kept):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_folder_of_a_replica_is_that_of_its_trace_replayed_alone(kvtwin, kept, tmp_path, number):
-    own = kept / f"replica-{number}"
+    is_replayed_alone(kvtwin, kept / f"replica-{number}", tmp_path / "alone")
+
+
+def test_a_load_that_is_shaped_is_shaped_once(kvtwin, mooncake, tmp_path):
+    """The replica's trace has been through the options of the format and of the load."""
+    shape = ("--format", "mooncake", "--rate-scale", "2", "--num-prompts", "9", "--parallel-samples", "2")
+    words = (*SMALL_SERVER, *shape, "-dp", "2", "--router", "round-robin")
+    assert kvtwin("replay", mooncake(12), *words, "--out", tmp_path / "run").code == 0
+    is_replayed_alone(kvtwin, tmp_path / "run" / "replica-1", tmp_path / "alone")
+
+
+def is_replayed_alone(kvtwin, own, alone):
     options = yaml.safe_load((own / "config.yaml").read_text())["options"]
     read = read_options(
         ReplayCommandOptions, {name: value for name, value in options.items() if value is not None}, "replay"
     )
-    assert kvtwin("replay", *command_words(read), "--out", tmp_path / "alone").code == 0
+    assert kvtwin("replay", *command_words(read), "--out", alone).code == 0
     for name in ("requests.parquet", "steps.parquet"):
-        assert (own / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
-    together, alone = (json.loads((each / "summary.json").read_text()) for each in (own, tmp_path / "alone"))
-    assert together | {"verdicts": []} == alone | {"verdicts": []}
+        assert (own / name).read_bytes() == (alone / name).read_bytes()
+    together, again = (json.loads((each / "summary.json").read_text()) for each in (own, alone))
+    assert together | {"verdicts": []} == again | {"verdicts": []}
 
 
 def test_a_repeated_run_is_the_same_byte_for_byte(kvtwin, kept, tmp_path):
