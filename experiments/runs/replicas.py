@@ -37,6 +37,7 @@ from kvtwin.workloads.counts import number_of
 from kvtwin.workloads.formats.native import write_lines
 from kvtwin.workloads.load import Load
 from kvtwin.workloads.request_record import RequestRecord
+from kvtwin.workloads.time_units import SECOND_NS
 from kvtwin.workloads.workload import Workload
 
 _SUB_TRACE = "trace.jsonl.gz"
@@ -84,6 +85,7 @@ def replay_replicas(
         for rank, (server, each) in enumerate(zip(servers, misses, strict=True))
     ]
     sent = SentRecords(simulations, misses, keeps_records=options.out is not None)
+    cluster = None
     if options.executor is not None:
         recorder, misses = simulate_in_parallel(options, given, load, change, sent, show_progress=show_progress)
     else:
@@ -103,6 +105,7 @@ def replay_replicas(
                 recorder = cluster.run(load)
     check_refusals(options, recorder)
     machine = stopwatch.facts()
+    router = {} if cluster is None else {"router_s": round(cluster.router_ns / SECOND_NS, 3)}
     replicas = [
         _of_replica(server, each, own, own_load(load, number_sent), machine, _path(options, number))
         for number, (server, each, own, number_sent) in enumerate(
@@ -122,7 +125,7 @@ def replay_replicas(
     heading.insert(3, replica_line([server.config for server in servers], options))
     configuration = servers[0].configuration(options)
     kept = tuple(sent.records) if options.out else ()
-    return ReplayedReplicas(summary, heading, recorder, configuration, machine, tuple(replicas), kept)
+    return ReplayedReplicas(summary, heading, recorder, configuration, machine | router, tuple(replicas), kept)
 
 
 def _servers(options: ReplayOptions, change: ChangeStepTime | None) -> list[Server]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter_ns
 
 from kvtwin.sim.clients import Clients
 from kvtwin.sim.clock import Clock
@@ -59,6 +60,8 @@ class Cluster:
         """Requests in flight that belong to sessions: another turn may wait for their answer."""
         self._peak_requests = 0
         self._num_done = 0
+        self.router_ns = 0
+        """Real time that the router took for its choices."""
         for replica, server in enumerate(servers):
             server.on_done = partial(self._done, replica)
             server.ends_matter = self._ends_matter
@@ -93,7 +96,9 @@ class Cluster:
         if router.serves_api and servers[0].refusal(record):
             replica = 0  # where it is counted: no engine gets it
         else:
+            started_ns = perf_counter_ns()
             replica = router.choose(request, self._view)
+            self.router_ns += perf_counter_ns() - started_ns
         if not 0 <= replica < len(servers):
             raise WorkloadError(record.source, f"replica {replica}: expected one of 0 to {len(servers) - 1}")
         sent = replace(record, arrival_ns=now_ns, think_time_ns=None, after=(), data_parallel_rank=None)

@@ -36,20 +36,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--routers", default=",".join(ROUTERS))
     given = parser.parse_args()
-    print("| workload | router | together, CPU s | alone, CPU s | ratio |\n| --- | --- | --: | --: | --: |")
+    print("| workload | router | together, CPU s | alone, CPU s | ratio | of it the router, s |")
+    print("| --- | --- | --: | --: | --: | --: |")
     for title, path in TRACES.items():
         for router in given.routers.split(","):
-            together, alone = compare(given.traces / path, router, given.requests, given.repeats)
-            print(f"| {title} | `{router}` | {together:.2f} | {alone:.2f} | {together / alone:.2f} |", flush=True)
+            together, alone, of_router = compare(given.traces / path, router, given.requests, given.repeats)
+            figures = (together, alone, together / alone, of_router)
+            print(f"| {title} | `{router}` | {' | '.join(f'{figure:.2f}' for figure in figures)} |", flush=True)
 
 
-def compare(trace: Path, router: str, num_requests: int, repeats: int) -> tuple[float, float]:
-    """CPU seconds of a cluster, and of its replicas' parts one after the other."""
+def compare(trace: Path, router: str, num_requests: int, repeats: int) -> tuple[float, float, float]:
+    """CPU seconds of a cluster, and of its replicas' parts one after the other; and wall seconds of the router."""
     words = {"trace": str(trace), "num_prompts": num_requests, "num_gpu_blocks_override": 10_000, "router": router}
     options = read_options(ReplayOptions, words | {"data_parallel_size": NUM_REPLICAS}, "kvtwin replay")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        replay_and_keep(replace(options, out=folder), show_progress=False)
+        kept = replay_and_keep(replace(options, out=folder), show_progress=False)
         parts = [str(folder / f"replica-{number}" / "trace.jsonl.gz") for number in range(NUM_REPLICAS)]
         alone = replace(options, data_parallel_size=1, router=ReplayOptions.router)
         held = [(replace(alone, trace=path), _held(path, alone)) for path in parts]
@@ -61,7 +63,7 @@ def compare(trace: Path, router: str, num_requests: int, repeats: int) -> tuple[
         )
         for _ in range(repeats)
     ]
-    return min(time for time, _ in times), min(time for _, time in times)
+    return min(time for time, _ in times), min(time for _, time in times), kept.machine["router_s"]
 
 
 def _held(path: str, options: ReplayOptions) -> Workload:

@@ -77,6 +77,7 @@ def test_the_summary_adds_the_replicas_up(kept):
     for name in ("completed", "total_input_tokens", "prefix_cache_hits", "num_evictions", "steps", "device_busy_s"):
         assert whole[name] == pytest.approx(sum(part[name] for part in parts))
     assert [part["num_prompts"] for part in parts] == [row["num_prompts"] for row in whole["replicas"]]
+    assert 0 < json.loads((kept / "machine.json").read_text())["router_s"] < 60
     assert whole["num_prompts"] == 60 == sum(row["num_prompts"] for row in whole["replicas"])
     for part, row in zip(parts, whole["replicas"], strict=True):
         assert {name: part[name] for name in row} == row
