@@ -13,7 +13,15 @@ import pytest
 from kvtwin.experiments.command_line import main
 
 SCRIPT = Path(sys.executable).with_name("kvtwin")
-SMALL_SERVER = ("--num-gpu-blocks-override", "2000", "--max-model-len", "4096", "--step-time", "zero")
+SMALL_POOL = ("--num-gpu-blocks-override", "2000", "--max-model-len", "4096")
+SMALL_SERVER = (*SMALL_POOL, "--step-time", "zero")
+
+
+def small_server(*options):
+    """A small server's options and these; its steps take no time, unless these say how long they take."""
+    return (*(SMALL_POOL if "--step-time" in options else SMALL_SERVER), *options)
+
+
 BROWSER_FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --window-size=1200,1000"
@@ -71,7 +79,7 @@ def summary_of(kvtwin):
     """Replay on a small server and return the JSON summary, which must be valid."""
 
     def run(trace, *options):
-        outcome = kvtwin("replay", trace, *SMALL_SERVER, *options, "--json")
+        outcome = kvtwin("replay", trace, *small_server(*options), "--json")
         assert outcome.code in (0, 1), outcome
         return json.loads(outcome.out, parse_constant=pytest.fail)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvtwin.engine.settings import ALLOCATORS
-from tests.experiments.conftest import SMALL_SERVER
+from tests.experiments.conftest import SMALL_SERVER, small_server
 
 CONTIGUOUS = [name for name in ALLOCATORS if name != "paged"]
 CROWDED = ("--request-rate", "inf", "--num-gpu-blocks-override", "257", "--step-time", "roofline")
@@ -18,7 +18,7 @@ def summary(kvtwin, native):
     trace = native(*({"prompt_tokens": 100 + 13 * i % 200, "output_tokens": 20 + 17 * i % 90} for i in range(60)))
 
     def replay(allocator, *options):
-        words = (*SMALL_SERVER, *CROWDED, "--allocator", allocator, "--check", "--json", *options)
+        words = small_server(*CROWDED, "--allocator", allocator, "--check", "--json", *options)
         outcome = kvtwin("replay", trace, *words)
         assert outcome.code == 0, outcome
         return json.loads(outcome.out)

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 
 from kvtwin.experiments.catalogue.gpus import gpu_names
-from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
+from tests.experiments.conftest import SMALL_SERVER, mooncake_row, small_server, tokens
 
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 NATIVE_HEADER = {"kvtwin_workload": 1}
@@ -330,14 +330,14 @@ def test_bad_gpu_files(kvtwin, tmp_path, old, new):
 )
 def test_bad_step_time_files(kvtwin, mooncake, write, text):
     path = write(text, name="step.yaml")
-    kvtwin("replay", mooncake(), *SMALL_SERVER, "--step-time", path).complains("step.yaml")
+    kvtwin("replay", mooncake(), *small_server("--step-time", path)).complains("step.yaml")
 
 
 def test_times_beyond_the_clock(kvtwin, mooncake, native, write):
     endless = write("model: linear\nstep_ns: 1.0e+300", name="step.yaml")
-    kvtwin("replay", mooncake(), *SMALL_SERVER, "--step-time", endless).complains("292 years")
+    kvtwin("replay", mooncake(), *small_server("--step-time", endless)).complains("292 years")
     late = native({"arrival_ns": 0}, {"arrival_ns": 2**63 - 1})
-    outcome = kvtwin("replay", late, *SMALL_SERVER, "--step-time", "roofline")
+    outcome = kvtwin("replay", late, *small_server("--step-time", "roofline"))
     assert (outcome.code, outcome.out) == (2, "")
     assert "arrives 291.7 years after the start" in outcome.err
     assert "the simulated time passes 292 years" in outcome.err

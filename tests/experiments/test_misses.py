@@ -19,7 +19,7 @@ from kvtwin.workloads.prefixes.chains import Chain, prefix_chain
 from kvtwin.workloads.prefixes.lru_stack import LruStack
 from kvtwin.workloads.prefixes.shared_prefixes import SharedPrefixes
 from kvtwin.workloads.request_record import ImageSpan, RequestRecord
-from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
+from tests.experiments.conftest import SMALL_SERVER, mooncake_row, small_server, tokens
 from tests.parts import examples
 from tests.sim.test_serving import FixedStepTime
 
@@ -316,8 +316,8 @@ def test_the_warm_up_is_served_and_not_counted(kvtwin, summary_of, chat, tmp_pat
     from kvtwin.experiments.records.reader import Run
 
     options = (*TIGHT, "--max-concurrency", "1", "--step-time", "roofline")
-    assert kvtwin("replay", chat, *SMALL_SERVER, *options, "--out", tmp_path / "all").code == 0
-    outcome = kvtwin("replay", chat, *SMALL_SERVER, *options, "--warmup-requests", "10", "--out", tmp_path / "some")
+    assert kvtwin("replay", chat, *small_server(*options), "--out", tmp_path / "all").code == 0
+    outcome = kvtwin("replay", chat, *small_server(*options), "--warmup-requests", "10", "--out", tmp_path / "some")
     assert "warm-up: the first 10 requests" in outcome.out
     everything, counted = Run(tmp_path / "all"), Run(tmp_path / "some")
     for name, column in counted.requests.items():
@@ -353,7 +353,7 @@ def test_lifetimes_are_measured_on_demand(kvtwin, summary_of, chat):
         assert counts[-1] == histogram["count"]
     assert list(lifetimes["buckets"])[-2:] == ["1800", "+Inf"]
     assert 0 < lifetimes["sum"] < lifetimes["count"] * summary["duration"]
-    assert "Block lifetime, mean (s):" in kvtwin("replay", chat, *SMALL_SERVER, *options).out
+    assert "Block lifetime, mean (s):" in kvtwin("replay", chat, *small_server(*options)).out
     few = summary_of(chat, *options[:-1], "0.2")["kv_block_lifetime_seconds"]["count"]
     assert 0 < few < lifetimes["count"]
     kvtwin("replay", chat, *SMALL_SERVER, "--kv-cache-metrics-sample", "0").complains("--kv-cache-metrics-sample")

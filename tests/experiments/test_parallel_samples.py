@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiments.conftest import SMALL_SERVER, tokens
+from tests.experiments.conftest import SMALL_POOL, tokens
 
 CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 
@@ -33,8 +33,8 @@ def test_the_trace_or_the_option_asks(summary_of, native, way):
 
 def test_a_fork_that_never_happens_is_told(kvtwin, native):
     line = "* parallel sampling fork changed nothing"
-    options = (*SMALL_SERVER, "--parallel-sampling", "fork")
-    assert line in kvtwin("replay", prompts(native), *options).out
+    options = (*SMALL_POOL, "--parallel-sampling", "fork")
+    assert line in kvtwin("replay", prompts(native), *options, "--step-time", "zero").out
     assert line not in kvtwin("replay", prompts(native, n=3), *options, "--step-time", "linear").out
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kvtwin.experiments.runs.text import WIDTH
-from tests.experiments.conftest import SMALL_SERVER, mooncake_row, tokens
+from tests.experiments.conftest import SMALL_SERVER, mooncake_row, small_server, tokens
 
 BENCH_KEYS = [
     "date",
@@ -83,7 +83,7 @@ P99 E2EL (ms):
 
 
 def test_the_text_is_laid_out_as_vllms(kvtwin, mooncake):
-    outcome = kvtwin("replay", mooncake(), *SMALL_SERVER, "--step-time", "roofline")
+    outcome = kvtwin("replay", mooncake(), *small_server("--step-time", "roofline"))
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     assert "models vLLM 0.33.0" in lines[0]
@@ -384,7 +384,7 @@ def test_a_run_repeats_to_the_byte(kvtwin, mooncake, tmp_path):
     trace = mooncake()
     for name in ("first", "second"):
         options = ["--step-time", "roofline", "--request-rate", "7", "--out", tmp_path / name]
-        assert kvtwin("replay", trace, *SMALL_SERVER, *options).code == 0
+        assert kvtwin("replay", trace, *small_server(*options)).code == 0
     first, second = tmp_path / "first", tmp_path / "second"
     names = ["config.yaml", "machine.json", "requests.parquet", "steps.parquet", "summary.json"]
     assert sorted(path.name for path in first.iterdir()) == names
