@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -63,6 +63,11 @@ def spread_of(
         for variation in VARIATIONS:
             summaries.append(replay(alone, workload, change=variation.of).summary)
             bar.update(1)
+    return spread_between(summaries)
+
+
+def spread_between(summaries: Sequence[Mapping[str, Any]]) -> Spread:
+    """Of runs that differ in their step times alone."""
     return {name: _range([each.get(name) for each in summaries]) for name in FIGURES}
 
 

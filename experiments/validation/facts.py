@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.paired_latencies import Pairs, paired_latencies
+from kvtwin.experiments.runs.spread import Spread
 from kvtwin.workloads.time_units import MILLISECOND_NS, SECOND_NS
 
 DECISIONS = {
@@ -43,6 +45,20 @@ def validation_facts(measured: Run, predicted: Run, step_times: Pairs) -> dict[s
         **({"replicas": replicas} if replicas else {}),
         "latencies": {name: _latency_facts(pairs) for name, pairs in latencies.items()},
         "step_time": _step_time_facts(step_times),
+    }
+
+
+def spread_facts(measured: Mapping[str, Any], spread: Spread) -> dict[str, Any]:
+    """What was measured, and whether it lies where the simulation would be with other step times."""
+    return {
+        name: {
+            "measured": measured[name],
+            "low": bounds[0],
+            "high": bounds[1],
+            "inside": bool(bounds[0] <= measured[name] <= bounds[1]),
+        }
+        for name, bounds in spread.items()
+        if bounds is not None and measured[name] is not None
     }
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvtwin.engine.executed_step import ExecutedStep
 from kvtwin.experiments.files.interruption import InterruptibleExecutor, Interruption
 from kvtwin.experiments.records import executed_steps
+from kvtwin.experiments.records.folder import SUMMARY
 from kvtwin.experiments.runs.facts import Stopwatch, request_progress
 from kvtwin.experiments.runs.paired_latencies import Pairs
+from kvtwin.experiments.runs.spread import VARIATIONS, Spread, spread_between
 from kvtwin.experiments.validation.predictor import Predictor
 from kvtwin.experiments.validation.run_files import RunKind, files_of
 from kvtwin.experiments.validation.serving import Serving
@@ -107,6 +110,17 @@ def predict(setting: Setting, records: Sequence[RequestRecord], predictors: Sequ
         recorder = serving.run(records)
     kind = RunKind(predictors[0].step_time.describe(), [each.link for each in predictors])
     return files_of(setting, serving, recorder, kind, stopwatch.facts(), {})
+
+
+def predicted_spread(
+    setting: Setting, records: Sequence[RequestRecord], predictors: Sequence[Predictor], predicted: dict[str, Any]
+) -> Spread:
+    """How far apart the figures of the simulation are, ``predicted`` being its summary, with other step times."""
+    summaries = [predicted]
+    for variation in VARIATIONS:
+        others = [replace(each, step_time=variation.of(each.step_time)) for each in predictors]
+        summaries.append(json.loads(predict(setting, records, others)[SUMMARY]))
+    return spread_between(summaries)
 
 
 def step_times(measured: MeasuredRun, predictors: Sequence[Predictor]) -> Pairs:

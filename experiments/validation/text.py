@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from kvtwin.experiments.display.tables import Part, table
 from kvtwin.experiments.display.values import cell_text
+from kvtwin.experiments.runs.spread import FIGURES, figure_text, range_text
 from kvtwin.experiments.validation.drift import drift_line
 from kvtwin.experiments.validation.facts import DECISIONS, OF_REPLICA
 
@@ -26,6 +27,8 @@ def text_parts(facts: Mapping[str, Any]) -> list[Part]:
     return [
         table(("", "measured", "predicted", "error"), rows),
         "",
+        table(("", "measured", "with steps 20% off, or 1 to 5% at random", ""), list(_spread(facts["spread"]))),
+        "",
         *_replica_parts(facts.get("replicas", ())),
         drift_line(facts["machine"]),
         *(line for name, check in facts["checks"].items() for line in _check_lines(name, check)),
@@ -43,6 +46,12 @@ def _decisions(decisions: Mapping[str, Any]) -> Iterator[Cells]:
             cell_text(decision["predicted"]),
             "-" if difference is None else f"{difference:+,}" if difference else "0",
         )
+
+
+def _spread(spread: Mapping[str, Any]) -> Iterator[Cells]:
+    for name, figure in spread.items():
+        bounds = range_text(figure["low"], figure["high"])
+        yield FIGURES[name], figure_text(figure["measured"]), bounds, "" if figure["inside"] else "outside"
 
 
 def _latencies(latencies: Mapping[str, Any]) -> Iterator[Cells]:

@@ -24,9 +24,9 @@ from kvtwin.experiments.setup.trace import warn_of
 from kvtwin.experiments.sizes.text import capacity_line
 from kvtwin.experiments.validation.checks import same_decisions, same_tokens
 from kvtwin.experiments.validation.drift import ReferenceStep
-from kvtwin.experiments.validation.facts import validation_facts
+from kvtwin.experiments.validation.facts import spread_facts, validation_facts
 from kvtwin.experiments.validation.predictor import Predictor, make_predictors
-from kvtwin.experiments.validation.runs import measure, predict, step_times
+from kvtwin.experiments.validation.runs import measure, predict, predicted_spread, step_times
 from kvtwin.experiments.validation.settings import Setting, resolve
 from kvtwin.experiments.validation.text import text_parts
 from kvtwin.gpu.errors import DeviceError
@@ -81,6 +81,7 @@ def validate(options: ValidateOptions, folder: Path) -> Validation:
         if measured.failure:
             raise measured.failure
         write_run_folder(folder / "predicted", predict(setting, measured.records, predictors))
+        spread = predicted_spread(setting, measured.records, predictors, Run(folder / "predicted").summary)
         checks = {"check_1": same_decisions(setting, measured), "check_2": same_tokens(setting, executors, measured)}
         reference.measure("after the run")
     except DeviceError as error:
@@ -90,6 +91,7 @@ def validate(options: ValidateOptions, folder: Path) -> Validation:
     runs = Run(folder / "measured"), Run(folder / "predicted")
     times = step_times(measured, predictors)
     facts = {"heading": _heading(setting, predictors[0], runs[0])} | validation_facts(*runs, times)
+    facts["spread"] = spread_facts(runs[0].summary, spread)
     facts |= {"machine": reference.facts(), "checks": checks, "verdict": _verdict(facts, checks)}
     return Validation(facts, runs, times)
 

@@ -66,7 +66,17 @@ def facts_of(kvtwin):
 def test_all_is_compared_and_checked(facts_of, crowd):
     facts, code = facts_of(crowd(), *FAST)
     assert code == 0, facts
-    assert list(facts) == ["date", "heading", "decisions", "latencies", "step_time", "machine", "checks", "verdict"]
+    assert list(facts) == [
+        "date",
+        "heading",
+        "decisions",
+        "latencies",
+        "step_time",
+        "spread",
+        "machine",
+        "checks",
+        "verdict",
+    ]
     assert list(facts["decisions"]) == list(DECISIONS)
     measured = {name: decision["measured"] for name, decision in facts["decisions"].items()}
     assert measured["num_gpu_blocks"] == 14

@@ -8,9 +8,9 @@ import pytest
 from kvtwin.experiments.display.tables import as_text
 from kvtwin.experiments.records.reader import Run
 from kvtwin.experiments.runs.paired_latencies import Pairs, paired_latencies
-from kvtwin.experiments.validation.facts import DECISIONS, validation_facts
+from kvtwin.experiments.validation.facts import DECISIONS, spread_facts, validation_facts
 from kvtwin.experiments.validation.predictor import Predictor
-from kvtwin.experiments.validation.runs import MeasuredRun, step_times
+from kvtwin.experiments.validation.runs import MeasuredRun, MeasuredServer, step_times
 from kvtwin.experiments.validation.text import text_parts
 from kvtwin.sim.linear import LinearStepTime
 from tests.sim.measured_run import measure
@@ -93,7 +93,9 @@ def test_requests_that_one_run_did_not_serve_are_left_out(replayed, alone, nativ
     )
     assert empty["latencies"]["ttft"]["median"] == {"measured_ms": None, "predicted_ms": None, "error": None}
     assert empty["step_time"]["median_error"] is None
-    assert "None" not in as_text(*text_parts(empty | {"machine": UNMEASURED, "checks": {}, "verdict": ""}))
+    assert "None" not in as_text(
+        *text_parts(empty | {"spread": {}, "machine": UNMEASURED, "checks": {}, "verdict": ""})
+    )
 
 
 def test_the_text_has_the_verdict_last(replayed, alone):
@@ -101,7 +103,8 @@ def test_the_text_has_the_verdict_last(replayed, alone):
     checks = {"check_1": {"passed": True, "words": "all equal"}, "check_2": {"passed": False, "words": "one differs"}}
     lines = as_text(
         *text_parts(
-            validation_facts(run, run, STEPS) | {"machine": UNMEASURED, "checks": checks, "verdict": "failed: it is so"}
+            validation_facts(run, run, STEPS)
+            | {"spread": {}, "machine": UNMEASURED, "checks": checks, "verdict": "failed: it is so"}
         )
     ).splitlines()
     assert lines[-3:] == ["check 1: passed: all equal", "check 2: FAILED: one differs", "failed: it is so"]
@@ -131,6 +134,16 @@ def test_every_step_is_predicted_for_itself():
         replace(one, duration_ns=duration_ns) for one, duration_ns in zip(measured.executed, durations_ns, strict=True)
     ]
     assert [decided.index for decided in measured.decided].count(0) == 2
-    times = step_times(MeasuredRun({}, measured.decided, executed, None, None), Predictor(model, None))
+    server = MeasuredServer(measured.decided, executed, [])
+    times = step_times(MeasuredRun({}, [server], [], None), [Predictor(model, None)])
     assert times.measured.tolist() == times.predicted.tolist()
     assert len(set(times.measured.tolist())) > 10
+
+
+def test_measurements_outside_of_what_other_step_times_would_give_are_told():
+    spread = {"num_preemptions": (3, 5), "mean_ttft_ms": (10.0, 20.0), "mean_tpot_ms": None}
+    facts = spread_facts({"num_preemptions": 5, "mean_ttft_ms": 21.5, "mean_tpot_ms": None}, spread)
+    assert facts == {
+        "num_preemptions": {"measured": 5, "low": 3, "high": 5, "inside": True},
+        "mean_ttft_ms": {"measured": 21.5, "low": 10.0, "high": 20.0, "inside": False},
+    }
