@@ -35,11 +35,12 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--routers", default=",".join(ROUTERS))
+    parser.add_argument("--trace", default="", help="only those whose name has this in it")
     given = parser.parse_args()
     print("| workload | router | together, CPU s | alone, CPU s | ratio | of it the router, s |")
     print("| --- | --- | --: | --: | --: | --: |")
     for title, path in TRACES.items():
-        for router in given.routers.split(","):
+        for router in given.routers.split(",") if given.trace in title else ():
             together, alone, of_router = compare(given.traces / path, router, given.requests, given.repeats)
             figures = (together, alone, together / alone, of_router)
             print(f"| {title} | `{router}` | {' | '.join(f'{figure:.2f}' for figure in figures)} |", flush=True)
@@ -52,7 +53,8 @@ def compare(trace: Path, router: str, num_requests: int, repeats: int) -> tuple[
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         kept = replay_and_keep(replace(options, out=folder), show_progress=False)
-        parts = [str(folder / f"replica-{number}" / "trace.jsonl.gz") for number in range(NUM_REPLICAS)]
+        sent = [row["num_prompts"] for row in kept.summary["replicas"]]
+        parts = [str(folder / f"replica-{number}" / "trace.jsonl.gz") for number, count in enumerate(sent) if count]
         alone = replace(options, data_parallel_size=1, router=ReplayOptions.router)
         held = [(replace(alone, trace=path), _held(path, alone)) for path in parts]
         whole = _held(str(trace), options)
