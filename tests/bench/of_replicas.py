@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvtwin.experiments.options.reading import read_options
-from kvtwin.experiments.options.replay import ReplayOptions
+from kvtwin.experiments.options.replay import ReplayCommandOptions
 from kvtwin.experiments.runs.kept import replay_and_keep
 from kvtwin.experiments.runs.replay import replay
 from kvtwin.experiments.setup.trace import open_trace
@@ -49,13 +49,13 @@ def main() -> None:
 def compare(trace: Path, router: str, num_requests: int, repeats: int) -> tuple[float, float, float]:
     """CPU seconds of a cluster, and of its replicas' parts one after the other; and wall seconds of the router."""
     words = {"trace": str(trace), "num_prompts": num_requests, "num_gpu_blocks_override": 10_000, "router": router}
-    options = read_options(ReplayOptions, words | {"data_parallel_size": NUM_REPLICAS}, "kvtwin replay")
+    options = read_options(ReplayCommandOptions, words | {"data_parallel_size": NUM_REPLICAS}, "kvtwin replay")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         kept = replay_and_keep(replace(options, out=folder), show_progress=False)
         sent = [row["num_prompts"] for row in kept.summary["replicas"]]
         parts = [str(folder / f"replica-{number}" / "trace.jsonl.gz") for number, count in enumerate(sent) if count]
-        alone = replace(options, data_parallel_size=1, router=ReplayOptions.router)
+        alone = replace(options, data_parallel_size=1, router=ReplayCommandOptions.router)
         held = [(replace(alone, trace=path), _held(path, alone)) for path in parts]
         whole = _held(str(trace), options)
     times = [
@@ -68,7 +68,7 @@ def compare(trace: Path, router: str, num_requests: int, repeats: int) -> tuple[
     return min(time for time, _ in times), min(time for _, time in times), kept.machine["router_s"]
 
 
-def _held(path: str, options: ReplayOptions) -> Workload:
+def _held(path: str, options: ReplayCommandOptions) -> Workload:
     return open_trace(path, options).held(_EVERYTHING)
 
 
