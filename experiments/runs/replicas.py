@@ -105,7 +105,7 @@ def replay_replicas(
                 recorder = cluster.run(load)
     check_refusals(options, recorder)
     machine = stopwatch.facts()
-    router = {} if cluster is None else {"router_s": round(cluster.router_ns / SECOND_NS, 3)}
+    router = {} if cluster is None else {"router_s": round(cluster.router_ns / SECOND_NS, 6)}
     replicas = [
         _of_replica(server, each, own, own_load(load, number_sent), machine, _path(options, number))
         for number, (server, each, own, number_sent) in enumerate(

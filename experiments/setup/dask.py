@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,17 +13,14 @@ HERE = "dask"
 """Instead of the address of a cluster: one on this machine, for as long as it is needed."""
 
 
-def connect(flag: str, address: str, **settings: Any) -> Any:
+def connect(flag: str, address: str) -> Any:
     """A client of the cluster whose scheduler has this address. UserError, naming ``flag``: no scheduler answers there.
 
     Its workers need kvtwin, and the trace under the same path; what they computed comes back over the network.
     """
+    distributed = _distributed(flag)
     try:
-        from distributed import Client
-    except ImportError:
-        raise UserError(f"{flag}: needs the extra: pip install 'kvtwin[dask]'") from None
-    try:
-        return Client(address, timeout=10, set_as_default=False, **settings)
+        return distributed.Client(address, timeout=10, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{flag} {address}: {error}") from None
 
@@ -36,15 +34,20 @@ def dask_client(flag: str, where: str, most_workers: int) -> Iterator[Any]:
         with connect(flag, where) as client:
             yield client
         return
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError:
-        raise UserError(f"{flag}: needs the extra: pip install 'kvtwin[dask]'") from None
-    import os
-
+    distributed = _distributed(flag)
     count = min(most_workers, os.cpu_count() or 1)
+    settings = {"n_workers": count, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
     with (
-        LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
-        Client(cluster, set_as_default=False) as client,
+        distributed.LocalCluster(**settings) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+def _distributed(flag: str) -> Any:
+    """The package, which says nothing of its types. UserError: it is not installed."""
+    try:
+        import distributed
+    except ImportError:
+        raise UserError(f"{flag}: needs the extra: pip install 'kvtwin[dask]'") from None
+    return distributed
