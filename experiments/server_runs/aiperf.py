@@ -23,11 +23,13 @@ def requests_of_aiperf(path: Path, rows: list[Row]) -> list[ServedRequest]:
     served = []
     for where, row in rows:
         metadata, metrics = row.get("metadata"), row.get("metrics")
-        if not isinstance(metadata, dict) or not isinstance(metrics, dict):
-            raise UserError(f"{where}: expected the objects metadata and metrics, as AIPerf writes them")
+        if not isinstance(metadata, dict):
+            raise UserError(f"{where}: metadata: expected an object, as AIPerf writes it")
         is_measured = metadata.get("benchmark_phase", "profiling") == "profiling"
         if row.get("error") or metadata.get("was_cancelled") or not is_measured:
             continue
+        if not isinstance(metrics, dict):
+            raise UserError(f"{where}: metrics: expected an object, as AIPerf writes it")
         start_ns = whole_number(where, metadata.get("request_start_ns"), "request_start_ns")
         if "time_to_first_token" not in metrics:
             raise UserError(f"{where}: time_to_first_token is missing: record with aiperf profile --streaming")
@@ -58,6 +60,6 @@ def _tokens(where: str, metrics: dict[str, Any], name: str) -> int:
 def _duration_ns(where: str, metrics: dict[str, Any], name: str) -> int:
     metric = _metric(where, metrics, name)
     unit = metric.get("unit")
-    if unit not in _UNITS_NS:
+    if not isinstance(unit, str) or unit not in _UNITS_NS:
         raise UserError(f"{where}: {name}: expected a unit of {', '.join(_UNITS_NS)}, got {unit!r}")
     return round(number(where, metric.get("value"), name) * _UNITS_NS[unit])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtwin.experiments.errors import UserError
+from kvtwin.experiments.server_runs.json_files import number, whole_number
 from kvtwin.experiments.server_runs.served import ServedRequest, since_first_arrival
 from kvtwin.workloads.time_units import SECOND_NS
 
@@ -21,16 +22,18 @@ def requests_of_bench(path: Path, data: dict[str, Any]) -> list[ServedRequest]:
     if len({len(column) for column in columns}) != 1:
         raise UserError(f"{path}: {', '.join(_COLUMNS)}: expected lists of equal length")
     errors = data.get("errors") or [""] * len(columns[0])
+    if not isinstance(errors, list) or len(errors) != len(columns[0]):
+        raise UserError(f"{path}: errors: expected a list with an entry per request")
     requests = []
     for index, (prompt, output, ttft_s, itls_s, start_s) in enumerate(zip(*columns, strict=True)):
         if errors[index] or not output:
             continue
-        try:
-            first_s = float(start_s) + float(ttft_s)
-            last_s = first_s + sum(map(float, itls_s))
-            lengths = int(prompt), int(output)
-            times_ns = [round(time_s * SECOND_NS) for time_s in (float(start_s), first_s, last_s)]
-        except (TypeError, ValueError, OverflowError):
-            raise UserError(f"{path}: request {index}: expected numbers, and a list of them in itls") from None
+        where = f"{path}: request {index}"
+        if not isinstance(itls_s, list):
+            raise UserError(f"{where}: itls: expected a list of numbers")
+        first_s = number(where, start_s, "start_times") + number(where, ttft_s, "ttfts")
+        last_s = first_s + sum(number(where, itl_s, "itls") for itl_s in itls_s)
+        lengths = whole_number(where, prompt, "input_lens"), whole_number(where, output, "output_lens")
+        times_ns = [round(time_s * SECOND_NS) for time_s in (start_s, first_s, last_s)]
         requests.append(ServedRequest(str(index), *lengths, *times_ns))
     return since_first_arrival(path, requests)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from kvtwin.experiments.errors import UserError
+from kvtwin.workloads.formats.json_rows import shown
 
 Row = tuple[str, dict[str, Any]]
 """Where an object stands, and the object."""
+
+_LARGEST = 1e30
+"""No time or number of tokens is as large, in any unit."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """The file's JSON object. UserError: it is none."""
     try:
         data = json.loads(_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: {error}") from None
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a JSON object, such as vllm bench serve writes")
@@ -32,7 +35,7 @@ def read_objects(path: Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
             raise UserError(f"{path}:{number}: expected a JSON object")
@@ -52,12 +55,12 @@ def _text(path: Path) -> str:
 def whole_number(where: str, value: Any, name: str) -> int:
     """``value``, which stands as ``name`` at ``where``. UserError: it is no whole number."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UserError(f"{where}: {name}: expected a whole number, got {value!r}")
+        raise UserError(f"{where}: {name}: expected a whole number, got {shown(value)}")
     return value
 
 
 def number(where: str, value: Any, name: str) -> float:
-    """``value``, which stands as ``name`` at ``where``. UserError: it is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"{where}: {name}: expected a number, got {value!r}")
+    """``value``, which stands as ``name`` at ``where``. UserError: it is no number, or larger than any can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST < value < _LARGEST:
+        raise UserError(f"{where}: {name}: expected a number, got {shown(value)}")
     return value

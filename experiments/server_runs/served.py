@@ -14,7 +14,7 @@ from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
 
 _LONGEST_RUN_NS = 30 * 86_400 * SECOND_NS
-"""From the first arrival to the last; more means that arrivals are of two clocks."""
+"""From the first arrival to the last token; more means that times are of two clocks."""
 
 
 class ServedRequest(NamedTuple):
@@ -42,10 +42,11 @@ def since_first_arrival(path: Path, requests: list[ServedRequest]) -> list[Serve
                 "this order: record all times with one clock"
             )
     served = _since(min(request.arrival_ns for request in requests), requests)
-    if served[-1].arrival_ns > _LONGEST_RUN_NS:
+    longest_ns = max(request.last_token_ns for request in served)
+    if longest_ns > _LONGEST_RUN_NS:
         raise UserError(
-            f"{path}: requests arrive over {served[-1].arrival_ns / 86_400 / SECOND_NS:,.0f} days: record all times "
-            "with one clock"
+            f"{path}: requests are served over {longest_ns / 86_400 / SECOND_NS:,.0f} days: record all times with one "
+            "clock"
         )
     return served
 

@@ -18,9 +18,10 @@ LEAST_LINES = 10
 
 _LINE = re.compile(
     r"(?P<time>\d\d-\d\d \d\d:\d\d:\d\d).*?(?P<engine>Engine \d+|\d+ Engines Aggregated): "
-    r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<generation>[\d.]+) tokens/s, "
+    r"Avg prompt throughput: (?P<prompt>\d+\.\d+) tokens/s, "
+    r"Avg generation throughput: (?P<generation>\d+\.\d+) tokens/s, "
     r"Running: (?P<running>\d+) reqs, Waiting: (?P<waiting>\d+) reqs"
-    r"(?:.*?KV cache usage: (?P<usage>[\d.]+)%)?(?:.*?Prefix cache hit rate: (?P<hits>[\d.]+)%)?"
+    r"(?:.*?KV cache usage: (?P<usage>\d+\.\d+)%)?(?:.*?Prefix cache hit rate: (?P<hits>\d+\.\d+)%)?"
 )
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 _RATES = ("prompt", "generation")
@@ -120,6 +121,11 @@ def _times_s(path: Path, lines: Sequence[re.Match[str]]) -> list[float]:
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     whole_year = timedelta(days=366)
+    for before, line, time in zip(times, lines[1:], times[1:], strict=False):
+        if (time - before) % whole_year > whole_year / 2:
+            raise UserError(
+                f"{path}: a line at {line['time']} stands behind a later one: give the log as it was printed"
+            )
     return [((time - times[0]) % whole_year).total_seconds() for time in times]
 
 

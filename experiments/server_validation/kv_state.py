@@ -57,7 +57,7 @@ def _json_batches(path: Path) -> Iterator[Any]:
         for line in lines:
             try:
                 yield json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 yield None
 
 

@@ -142,6 +142,10 @@ def test_engines_are_added_up(tmp_path):
         ("".join(line(second, 0, 0, 0, 0) for second in range(20)), "of a busy server, got 0"),
         ("".join(line(0, 1, 1, 1, 0) for _ in range(20)), "got 1"),
         ("".join(line(second, 1, 1, 1, 0) for second in range(12) for _ in "ab"), "two lines of Engine 000 at 03-09"),
+        (
+            "".join(line(second, 1, 1, 1, 0) for second in [*range(20, 40), 10]),
+            "a line at 03-09 02:00:10 stands behind a later one",
+        ),
     ],
 )
 def test_what_is_no_such_log_is_named(tmp_path, text, complaint):

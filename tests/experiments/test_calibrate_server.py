@@ -158,18 +158,24 @@ def test_failed_requests_are_left_out(tmp_path):
             "input_lens is missing: record with vllm bench serve --save-result --save-detailed",
         ),
         (json.dumps(bench(ttfts=[1.0])), "expected lists of equal length"),
-        (json.dumps(bench(itls=[1, 2])), "request 0: expected numbers"),
+        (json.dumps(bench(itls=[1, 2])), "request 0: itls: expected a list of numbers"),
         (json.dumps(bench(output_lens=[0, 0])), "no request succeeded with any output token"),
-        (json.dumps(bench(ttfts=[0.5, float("nan")])), "request 1: expected numbers"),
-        (json.dumps(bench(ttfts=[0.5, float("inf")])), "request 1: expected numbers"),
+        (json.dumps(bench(ttfts=[0.5, float("nan")])), "request 1: ttfts: expected a number, got nan"),
+        (json.dumps(bench(ttfts=[0.5, float("inf")])), "request 1: ttfts: expected a number, got inf"),
+        (json.dumps(bench(itls=[[], [10**400]])), "request 1: itls: expected a number, got 1000.*[.]{3}$"),
+        (json.dumps(bench(input_lens=[5, 6.5])), "request 1: input_lens: expected a whole number, got 6.5"),
+        (json.dumps(bench(errors=["timed out"])), "errors: expected a list with an entry per request"),
+        (json.dumps(bench(errors={"0": ""})), "errors: expected a list with an entry per request"),
+        ("[" * 100_000, "maximum recursion depth"),
         (
             json.dumps(bench(ttfts=[0.5, -0.25])),
             "request 1: .*: record all times with one clock",
         ),
         (
             json.dumps(bench(start_times=[7.0, 1.7e9])),
-            "requests arrive over 19,676 days: record all times",
+            "requests are served over 19,676 days: record all times",
         ),
+        (json.dumps(bench(itls=[[], [1e28]])), "requests are served over .* days: record all times"),
     ],
 )
 def test_a_bad_bench_file_is_named(tmp_path, text, complaint):

@@ -93,7 +93,12 @@ def test_requests_of_aiperf_are_on_its_clock_and_in_order_of_arrival(aiperf_file
 
 def test_what_failed_or_warmed_up_is_left_out_of_aiperfs(aiperf_file):
     failed = aiperf_row() | {"error": {"code": 499}, "metrics": {"error_isl": {"value": 550, "unit": "tokens"}}}
-    rows = failed, aiperf_row(metadata__was_cancelled=True), aiperf_row(metadata__benchmark_phase="warmup")
+    rows = (
+        failed,
+        failed | {"metrics": None},
+        aiperf_row(metadata__was_cancelled=True),
+        aiperf_row(metadata__benchmark_phase="warmup"),
+    )
     assert len(read_served(aiperf_file(*rows, aiperf_row()))) == 1
     with pytest.raises(UserError, match="no request succeeded"):
         read_served(aiperf_file(*rows))
@@ -110,7 +115,10 @@ def test_requests_of_guidellm_are_on_its_clock_and_in_order_of_arrival(guidellm_
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        (aiperf_row() | {"metadata": None}, "jsonl:1: expected the objects metadata and metrics"),
+        (aiperf_row() | {"metadata": None}, "jsonl:1: metadata: expected an object, as AIPerf writes it"),
+        (aiperf_row() | {"metrics": None}, "jsonl:1: metrics: expected an object, as AIPerf writes it"),
+        (aiperf_row(metrics__request_latency={"value": 1e300, "unit": "s"}), "request_latency: expected a number"),
+        (aiperf_row(metrics__request_latency={"value": 1, "unit": ["s"]}), "expected a unit of .*, got \\['s'\\]"),
         (aiperf_row(metadata__request_start_ns=1.5), "request_start_ns: expected a whole number, got 1.5"),
         (aiperf_row(metrics__request_latency=3), "request_latency: expected an object with value and unit, got 3"),
         (
