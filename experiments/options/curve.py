@@ -19,7 +19,17 @@ from kvtwin.experiments.options.trace import TraceOptions
 class CurveOptions(TraceOptions, SizingOptions, ReplicaOptions, ResultOptions):
     """Curve."""
 
-    HIDDEN: ClassVar[frozenset[str]] = frozenset({"replicas", "api_server_count", "router_event_lag_ms", "executor"})
+    HIDDEN: ClassVar[frozenset[str]] = frozenset(
+        {
+            "replicas",
+            "api_server_count",
+            "data_parallel_size_local",
+            "data_parallel_hybrid_lb",
+            "data_parallel_external_lb",
+            "router_event_lag_ms",
+            "executor",
+        }
+    )
     """Options of replicas that no curve has: refused."""
 
     at: tuple[int, ...] = option(

@@ -7,9 +7,6 @@ _NO_DIFFERENCE = "has no effect on the simulation: leave it out"
 _THE_TRACE = "give the workload as TRACE; its format is recognised, or set by --format"
 
 NOT_MODELLED: dict[str, str] = {
-    "--data-parallel-size-local": "all replicas are balanced by one front end, as on one node",
-    "--data-parallel-hybrid-lb": "one front end balances all replicas; --router chooses another way",
-    "--data-parallel-external-lb": "choose the balancer in front of the replicas with --router",
     "--data-parallel-rank": "all replicas are simulated together",
     "--data-parallel-start-rank": "all replicas are simulated together",
     "--data-parallel-backend": _NO_DIFFERENCE,

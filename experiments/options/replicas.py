@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvtwin.experiments.options.fields import option
-from kvtwin.experiments.options.kinds import Choice, File, JsonObject, Number, Text, Whole
+from kvtwin.experiments.options.kinds import Choice, File, JsonObject, Number, Switch, Text, Whole
 from kvtwin.experiments.options.sizing import MOST_REPLICAS
 from kvtwin.sim.cluster.router_names import ROUTER_NAMES
 
@@ -22,7 +22,16 @@ class ReplicaOptions:
         "vllm-dp", Choice(ROUTER_NAMES), "who chooses the replica that serves a request; vllm-dp: vLLM itself"
     )
     api_server_count: int | None = option(
-        None, Whole("N", 1, MOST_REPLICAS), "front ends of vllm-dp (default: --data-parallel-size)", "-asc"
+        None, Whole("N", 1, MOST_REPLICAS), "front ends of vllm-dp on a node (default: its replicas)", "-asc"
+    )
+    data_parallel_size_local: int | None = option(
+        None, Whole("N", 1, MOST_REPLICAS), "replicas of one node, with --data-parallel-hybrid-lb", "-dpl"
+    )
+    data_parallel_hybrid_lb: bool = option(
+        False, Switch(), "vllm-dp balances the replicas of a node; somebody outside chooses the node", "-dph"
+    )
+    data_parallel_external_lb: bool = option(
+        False, Switch(), "somebody outside chooses the replica, of a mixture of experts", "-dpe"
     )
     router_config: str | None = option(None, JsonObject(), "settings of the router, as JSON; see docs/routing.md")
     executor: str | None = option(

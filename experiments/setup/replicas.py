@@ -40,6 +40,10 @@ class _ServerOptions(Protocol):
     def replicas(self) -> Path | None: ...
     @property
     def router(self) -> str: ...
+    @property
+    def data_parallel_hybrid_lb(self) -> bool: ...
+    @property
+    def data_parallel_external_lb(self) -> bool: ...
 
 
 def has_replicas(options: _ServerOptions) -> bool:
@@ -49,8 +53,13 @@ def has_replicas(options: _ServerOptions) -> bool:
 
 def check_router(options: _ServerOptions) -> None:
     """UserError: there is a router, and nothing to choose from. (A sweep may vary both.)"""
-    if options.router != ReplicaOptions.router and not has_replicas(options):
+    if has_replicas(options):
+        return
+    if options.router != ReplicaOptions.router:
         raise UserError(f"--router {options.router}: needs --data-parallel-size or --replicas")
+    for name in ("data_parallel_hybrid_lb", "data_parallel_external_lb"):
+        if getattr(options, name):
+            raise UserError(f"--{name.replace('_', '-')}: needs --data-parallel-size")
 
 
 def replica_options(options: _Options) -> list[_Options]:
@@ -72,7 +81,13 @@ def replica_options(options: _Options) -> list[_Options]:
 def share_experts(options: ReplayOptions) -> bool:
     """Whether replicas are ranks of one server of a mixture of experts; behind other routers they are servers."""
     is_one_server = options.router == "vllm-dp" and has_replicas(options)
-    return is_one_server and load_model(options.model or "").has_experts
+    has_experts = load_model(options.model or "").has_experts
+    if options.data_parallel_external_lb and not has_experts:
+        raise UserError(
+            f"--data-parallel-external-lb: {options.model} has no experts: its replicas are servers of their own; "
+            "choose a --router"
+        )
+    return is_one_server and has_experts
 
 
 _ALONE = {
@@ -92,12 +107,34 @@ def router_of(options: ReplicaOptions, seed: int) -> Router:
     common = {
         "seed": seed,
         "api_server_count": options.api_server_count,
+        "ranks_per_node": _ranks_per_node(options),
         "characters_per_token": options.router_characters_per_token,
     }
     try:
         return make_router(options.router, settings, common)
     except ValueError as error:
         raise UserError(f"--router-config: {error}") from None
+
+
+def _ranks_per_node(options: ReplicaOptions) -> int | None:
+    """Replicas that vLLM balances together; None: all. UserError: what vLLM does not start with, or nobody balances."""
+    num_local, is_hybrid = options.data_parallel_size_local, options.data_parallel_hybrid_lb
+    mode = "--data-parallel-hybrid-lb" if is_hybrid else "--data-parallel-external-lb"
+    if not is_hybrid and not options.data_parallel_external_lb:
+        if num_local is not None:
+            raise UserError("--data-parallel-size-local: makes no difference without --data-parallel-hybrid-lb")
+        return None
+    if options.router != "vllm-dp":
+        raise UserError(f"{mode}: {options.router} chooses the replica, not vllm-dp")
+    if not is_hybrid:
+        if num_local not in (None, 1):
+            raise UserError(f"{mode}: --data-parallel-size-local is 1 then, got {num_local}")
+        return 1
+    if options.data_parallel_external_lb:
+        raise UserError(f"{mode}: not with --data-parallel-external-lb")
+    if num_local is None:
+        raise UserError(f"{mode}: needs --data-parallel-size-local, the replicas of a node")
+    return num_local
 
 
 def cluster_of(

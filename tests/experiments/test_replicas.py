@@ -215,6 +215,16 @@ def test_unequal_replicas(kvtwin, tmp_path):
             "--replicas: ranks of Qwen3-30B-A3B share their experts, so they are equal; not a file",
         ),
         (["--data-parallel-rank", "1"], "--data-parallel-rank: all replicas are simulated together"),
+        (["-dph"], "--data-parallel-hybrid-lb: needs --data-parallel-size"),
+        (["-dp", "4", "-dph"], "--data-parallel-hybrid-lb: needs --data-parallel-size-local"),
+        (["-dp", "4", "-dph", "-dpl", "3"], "--router vllm-dp: nodes of 3 ranks: 4 ranks do not fill them"),
+        (["-dp", "4", "-dph", "-dpl", "2", "--router", "random"], "--data-parallel-hybrid-lb: random chooses"),
+        (["-dp", "4", "-dpl", "2"], "--data-parallel-size-local: makes no difference without"),
+        (["-dp", "4", "-dpe"], "--data-parallel-external-lb: meta-llama/Llama-3.1-8B has no experts"),
+        (
+            ["-dp", "4", "-dph", "-dpl", "2", "--router-config", '{"nodes": "least"}'],
+            "--router vllm-dp: nodes: expected round-robin or random, got 'least'",
+        ),
     ],
 )
 def test_bad_input_is_one_line(kvtwin, mooncake, words, complaint):

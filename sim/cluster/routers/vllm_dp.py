@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
 from kvtwin.sim.cluster.coordinator import Coordinator
 from kvtwin.sim.cluster.load import Load
@@ -15,62 +16,95 @@ from kvtwin.sim.cluster.router import Router
 from kvtwin.sim.cluster.view import View
 from kvtwin.workloads.errors import WorkloadError
 
+_Any = TypeVar("_Any")
+
 _PRESSURE = 6.0
 """Weight of waiting requests, times the cache's usage above one half."""
+
+
+NODES = ("round-robin", "random")
+"""How somebody outside of vLLM chooses a node."""
 
 
 @dataclass
 class VllmDataParallel(Router):
     """API servers in front of the ranks. Each knows its own requests at once, and everything else from the coordinator.
 
-    A request meets an API server by the kernel's choice: drawn at random. With ``api_server_count`` 1 nothing is.
+    A request meets an API server by the kernel's choice: drawn at random. With one of them nothing is. Each node has
+    API servers of its own, which balance its ranks only; who is outside of vLLM chooses the node.
     """
 
     name = "vllm-dp"
     serves_api = True
     seed: int = field(default=0, kw_only=True, metadata={"common": True})
     api_server_count: int | None = field(default=None, kw_only=True, metadata={"common": True})
-    """None: as many as ranks, vLLM's default."""
+    """On each node. None: as many as it has ranks, vLLM's default."""
+    ranks_per_node: int | None = field(default=None, kw_only=True, metadata={"common": True})
+    """None: all are balanced together (internal). 1: none are (external). Else those of a node (hybrid)."""
+    nodes: str = "round-robin"
+    """How somebody outside chooses the node, where there are several."""
 
     def begin(self, view: View) -> None:
-        count = self.api_server_count or view.num_replicas
+        if self.nodes not in NODES:
+            raise ValueError(f"nodes: expected {' or '.join(NODES)}, got {self.nodes!r}")
+        num_ranks = self.ranks_per_node or view.num_replicas
+        if view.num_replicas % num_ranks:
+            raise ValueError(f"nodes of {num_ranks} ranks: {view.num_replicas} ranks do not fill them")
+        count = self.api_server_count or num_ranks
         self._random = Random(self.seed)
         self._coordinator = Coordinator(view.num_replicas, steps_together=view.steps_together)
-        self._front_ends = [FrontEnd(view.num_replicas, count, index) for index in range(count)]
+        self._front_ends = [
+            [FrontEnd(num_ranks, count, index, first_rank) for index in range(count)]
+            for first_rank in range(0, view.num_replicas, num_ranks)
+        ]
+        """Of each node."""
         self._front_end_of: dict[RoutedRequest, FrontEnd] = {}
-        self._num_publications = 0
+        self._num_sent = self._num_publications = 0
         view.report_loads(self._coordinator.receive)
 
     def choose(self, request: RoutedRequest, view: View) -> int:
-        record = request.record
-        if record.data_parallel_rank is not None and record.data_parallel_rank >= view.num_replicas:
-            expected = f"expected one of 0 to {view.num_replicas - 1}"
+        record, num_ranks = request.record, self.ranks_per_node or view.num_replicas
+        if record.data_parallel_rank is not None and record.data_parallel_rank >= num_ranks:
+            expected = f"expected one of 0 to {num_ranks - 1}"
             raise WorkloadError(record.source, f"data_parallel_rank: {expected}, got {record.data_parallel_rank}")
         published = self._coordinator.advance_to(view.now_ns)
         if self._coordinator.num_publications != self._num_publications:
             self._num_publications = self._coordinator.num_publications
-            for each in self._front_ends:
-                each.take(published)
-        count = len(self._front_ends)
-        front_end = self._front_ends[self._random.randrange(count) if count > 1 else 0]
+            for node in self._front_ends:
+                for each in node:
+                    each.take(published)
+        front_end = self._one_of(self._node())
         self._front_end_of[request] = front_end
         return front_end.choose(record.data_parallel_rank)
 
     def ended(self, request: RoutedRequest, replica: int) -> None:
         front_end = self._front_end_of.pop(request, None)
         if front_end:  # else it was refused, and nobody chose
-            front_end.in_flight[replica] -= 1
+            front_end.ended(replica)
+
+    def _node(self) -> list[FrontEnd]:
+        """The API servers of the node that the next request is sent to."""
+        if self.nodes == "random":
+            return self._one_of(self._front_ends)
+        self._num_sent += 1
+        return self._front_ends[(self._num_sent - 1) % len(self._front_ends)]
+
+    def _one_of(self, several: Sequence[_Any]) -> _Any:
+        return several[self._random.randrange(len(several)) if len(several) > 1 else 0]
 
 
 class FrontEnd:
     """One API server: chooses the engine with the lowest score, and looks at them from another one on each time.
+
+    It balances ``num_engines`` engines, of which the first has the rank ``first_rank``.
 
     The score of an engine is the greater of its load when that was last published, with what was sent from here
     since, and of the requests in flight from here, times the number of API servers. Waiting requests count more where
     more than half of the cache is in use.
     """
 
-    def __init__(self, num_engines: int, num_front_ends: int, index: int) -> None:
+    def __init__(self, num_engines: int, num_front_ends: int, index: int, first_rank: int = 0) -> None:
+        self.first_rank = first_rank
         self.in_flight: Counter[int] = Counter()
         """Unfinished requests of this API server, by engine."""
         self.loads: list[list[float]] = [[0, 0, 0.0] for _ in range(num_engines)]
@@ -80,13 +114,17 @@ class FrontEnd:
 
     def take(self, published: Sequence[Load]) -> None:
         """The coordinator published the load of all engines; what was added here is forgotten."""
-        self.loads = [list(load) for load in published]
+        self.loads = [list(load) for load in published[self.first_rank : self.first_rank + len(self.loads)]]
 
-    def choose(self, rank: int | None = None) -> int:
-        """The engine of the next request, which may ask for one."""
-        engine = self._best() if rank is None else rank
+    def choose(self, engine: int | None = None) -> int:
+        """The rank of the next request, which may ask for an engine of these."""
+        engine = self._best() if engine is None else engine
         self.in_flight[engine] += 1
-        return engine
+        return self.first_rank + engine
+
+    def ended(self, rank: int) -> None:
+        """A request that was sent to ``rank`` from here has ended."""
+        self.in_flight[rank - self.first_rank] -= 1
 
     def _best(self) -> int:
         num_engines, best, lowest = len(self.loads), 0, float(sys.maxsize)

@@ -23,9 +23,10 @@ def answers():
     return json.loads(gzip.decompress((HERE / "answers.json.gz").read_bytes()))
 
 
-def chosen(case):
-    """The engine of every request, and the front end at the end."""
-    front_end = FrontEnd(case["engines"], case["clients"], case["client"])
+def chosen(case, first_rank=0):
+    """The rank of every request, and the front end at the end, whose node has the engines from ``first_rank`` on."""
+    front_end = FrontEnd(case["engines"], case["clients"], case["client"], first_rank)
+    others = [Load(9, 9, 0.9)]
     engines, engine_of = [], {}
     for kind, what, *rank in case["events"]:
         if kind == "arrives":
@@ -33,9 +34,9 @@ def chosen(case):
             engines.append(engine_of[what])
         elif kind == "end":
             for name in what:
-                front_end.in_flight[engine_of.pop(name)] -= 1
+                front_end.ended(engine_of.pop(name))
         else:
-            front_end.take([Load(*counts) for counts in what])
+            front_end.take([*(others * first_rank), *(Load(*counts) for counts in what), *others])
     return engines, front_end
 
 
@@ -81,6 +82,13 @@ def test_two_thousand_sequences_are_balanced_as_vllm_does(answers):
     assert len(answers["balancer"]) == 2000
     assert sum(map(len, answers["balancer"])) > 30_000
     assert differences(answers | {"coordinator": []}) == ([], [], [])
+
+
+def test_the_engines_of_a_node_are_balanced_as_if_there_were_no_others(answers):
+    for seed, wanted in enumerate(answers["balancer"][:200]):
+        ranks, front_end = chosen(balancer_case(seed), first_rank=3)
+        assert "".join(str(rank - 3) for rank in ranks) == wanted
+        assert front_end.loads == answers["snapshots"][seed]
 
 
 def test_the_coordinator_publishes_when_and_what_vllms_does(answers):

@@ -12,7 +12,7 @@ from kvtwin.sim.simulated_executor import SimulatedExecutor
 from kvtwin.workloads.request_record import RequestRecord
 from tests.sim.test_serving import FixedStepTime
 
-COMMON = {"seed": 0, "characters_per_token": 4, "api_server_count": None}
+COMMON = {"seed": 0, "characters_per_token": 4, "api_server_count": None, "ranks_per_node": None}
 
 
 def router_named(name, **settings):

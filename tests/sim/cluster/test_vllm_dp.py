@@ -43,6 +43,35 @@ def test_with_nothing_to_tell_ranks_take_turns():
     assert [replicas_of(run)[str(n)] for n in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("ranks_per_node", "expected"),
+    [(4, [0, 1, 2, 3, 0, 1, 2, 3]), (2, [0, 2, 1, 3, 0, 2, 1, 3]), (1, [0, 1, 2, 3, 0, 1, 2, 3])],
+)
+def test_nodes_take_turns_and_so_do_the_ranks_of_each(ranks_per_node, expected):
+    router = VllmDataParallel(api_server_count=1, ranks_per_node=ranks_per_node)
+    run = Replicas([request(n, n) for n in range(8)], router, count=4)
+    assert [replicas_of(run)[str(n)] for n in range(8)] == expected
+
+
+def test_a_node_is_chosen_whatever_its_load():
+    """Of two nodes the first has long requests only: it still gets every other one, and none but it knows of them."""
+    records = [request(n, n / 10, output=400 if n % 2 == 0 else 1) for n in range(12)]
+    run = Replicas(records, VllmDataParallel(api_server_count=1, ranks_per_node=2), count=4)
+    found = [replicas_of(run)[str(n)] for n in range(12)]
+    assert [rank // 2 for rank in found] == [0, 1] * 6
+    assert sorted(found[::2]) == [0, 0, 0, 1, 1, 1]
+    drawn = VllmDataParallel(api_server_count=1, ranks_per_node=2, nodes="random")
+    assert [rank // 2 for rank in replicas_of(Replicas(records, drawn, count=4)).values()] != [0, 1] * 6
+
+
+def test_a_rank_of_a_node_is_asked_for_by_its_place_there():
+    records = [request(n, n, data_parallel_rank=1) for n in range(4)]
+    run = Replicas(records, VllmDataParallel(ranks_per_node=2), count=4)
+    assert [replicas_of(run)[str(n)] for n in range(4)] == [1, 3, 1, 3]
+    with pytest.raises(WorkloadError, match="data_parallel_rank: expected one of 0 to 1, got 2"):
+        Replicas([request(0, data_parallel_rank=2)], VllmDataParallel(ranks_per_node=2), count=4)
+
+
 def test_a_rank_that_is_asked_for():
     asked = [2, 2, None, 2, None, None]
     records = [request(n, n / 10, output=50, data_parallel_rank=rank) for n, rank in enumerate(asked)]
