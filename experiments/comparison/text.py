@@ -98,10 +98,10 @@ def _text(value: Any) -> str:
 
 
 def _words(value: Any) -> str:
-    """A setting as people read it: of lists and objects, what is equal once, and nothing of what is empty."""
+    """A setting as people read it: of lists what is equal once, of objects what is not empty, or was given."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(ValueError):
-            value = json.loads(value)
+            return ", ".join(f"{name} {_words(each)}" for name, each in json.loads(value).items()) or "none"
     if isinstance(value, dict):
         return ", ".join(f"{name} {_words(each)}" for name, each in value.items() if each) or "none"
     if isinstance(value, list):

@@ -113,7 +113,7 @@ class _Workers:
 def _in_order(events: Sequence[Sequence[Event]]) -> Iterator[tuple[int, Event]]:
     """Those of all replicas as they happened, each with its replica."""
     numbered = [[(number, event) for event in each] for number, each in enumerate(events)]
-    return merge(*numbered, key=lambda one: (one[1].time_ns, one[1].is_behind_outputs, one[1].is_end, one[1].position))
+    return merge(*numbered, key=lambda one: one[1].order)
 
 
 def _sends(events: Sequence[Sequence[Event]]) -> list[Send]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,11 +28,14 @@ def connect(flag: str, address: str) -> Any:
 
 @contextmanager
 def dask_client(flag: str, where: str, most_workers: int) -> Iterator[Any]:
-    """A client of the cluster at ``where``; of one of this machine's processes, which then ends, if that is `HERE`."""
+    """A client of the cluster at ``where``; of one of this machine's processes, which then ends, if that is `HERE`.
+
+    UserError, naming ``flag``: there is no cluster, or it loses what was sent to it.
+    """
     if not where:
         raise UserError(f"{flag}: expected {HERE}, or the address of a Dask cluster, got ''")
     if where != HERE:
-        with connect(flag, where) as client:
+        with connect(flag, where) as client, _losses(flag, where):
             yield client
         return
     distributed = _distributed(flag)
@@ -40,6 +44,7 @@ def dask_client(flag: str, where: str, most_workers: int) -> Iterator[Any]:
     with (
         distributed.LocalCluster(**settings) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
+        _losses(flag, where),
     ):
         yield client
 
@@ -51,3 +56,14 @@ def _distributed(flag: str) -> Any:
     except ImportError:
         raise UserError(f"{flag}: needs the extra: pip install 'kvtwin[dask]'") from None
     return distributed
+
+
+@contextmanager
+def _losses(flag: str, where: str) -> Iterator[None]:
+    distributed = _distributed(flag)
+    try:
+        yield
+    except (distributed.KilledWorker, distributed.comm.CommClosedError, CancelledError):
+        raise UserError(f"{flag} {where}: its workers were lost (killed, or out of memory?)") from None
+    except ImportError as error:
+        raise UserError(f"{flag} {where}: its workers need this version of kvtwin: {error}") from None

@@ -26,6 +26,14 @@ class Event(NamedTuple):
     is_end: bool
     is_served: bool
     """Whether the front end took it."""
+    is_at_once: bool
+    """Whether it ended while it was sent: the engine rejected it."""
+
+    @property
+    def order(self) -> tuple[int, bool, bool, int, bool]:
+        """What comes first of several replicas: at an instant whatever is sent, unless something has ended before."""
+        ends_later = self.is_end and not self.is_at_once
+        return self.time_ns, self.is_behind_outputs, ends_later, self.position, self.is_end
 
 
 class Send(NamedTuple):
@@ -94,7 +102,8 @@ class OneOfSeveral(Cluster):
 
     def _note(self, position: int, is_served: bool, *, is_end: bool) -> None:
         now_ns = self._clock.now_ns
-        self.events.append(Event(now_ns, now_ns == self._latest_output_ns, position, is_end, is_served))
+        is_at_once = self._num_sending > 0
+        self.events.append(Event(now_ns, now_ns == self._latest_output_ns, position, is_end, is_served, is_at_once))
 
 
 def _preceded(

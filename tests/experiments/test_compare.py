@@ -6,6 +6,8 @@ import re
 import pytest
 import yaml
 
+from kvtwin.experiments.comparison.text import text_parts
+from kvtwin.experiments.display.tables import as_text
 from kvtwin.experiments.records.reader import Run
 
 SERVER = ("--max-model-len", 2048, "--step-time", "roofline")
@@ -121,6 +123,13 @@ def test_folders_that_are_no_runs_are_refused_by_name(kvtwin, three, tmp_path):
     ):
         (broken / name).write_bytes(junk)
         kvtwin("compare", one, broken).complains(f"{broken / name}: {words}")
+
+
+def test_what_was_given_as_an_object_is_told_in_full():
+    options = [{"name": "router_config", "values": ['{"prefix_weight": 0}', None, "{}"], "equal": False}]
+    facts = {"runs": ["a", "b", "c"], "options": options, "settings": [], "figures": [], "verdicts": [[], [], []]}
+    text = as_text(*text_parts(facts | {"requests": 2 * [{"not_compared": "few"}]}, show_all=False))
+    assert re.search("--router-config +prefix_weight 0 +- +none", text)
 
 
 def test_settings_are_told_in_words_and_nothing_is_cut(kvtwin, mooncake, tmp_path):

@@ -394,12 +394,14 @@ def crowd(count, *, kinds):
     ]
 
 
+ROUTED = [("crowd", "round-robin"), ("rejected", "session")]
+
+
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize(
     "case",
     slow_but(
-        [("crowd", "round-robin")],
-        [("demo", "session"), *(("crowd", name) for name in ("round-robin", "random", "session", "prefix-aware"))],
+        ROUTED, [*ROUTED, ("demo", "session"), *(("crowd", name) for name in ("random", "session", "prefix-aware"))]
     ),
 )
 def test_in_parallel_all_is_the_same_byte_for_byte(case, tmp_path):
@@ -407,7 +409,10 @@ def test_in_parallel_all_is_the_same_byte_for_byte(case, tmp_path):
     words = {"trace": "demo", "num_prompts": 60, "num_gpu_blocks_override": 60, "max_model_len": 900}
     words |= {"data_parallel_size": 3, "router": router, "step_time": "linear", "out": tmp_path / "run"}
     options = read_options(ReplayOptions, words, "kvtwin replay")
-    workload = workload_of(crowd(60, kinds=4)) if trace == "crowd" else None
+    records = crowd(60, kinds=4)
+    if trace == "rejected":  # by the engine, which knows no adapters
+        records = [replace(record, lora_name="adapter" if n % 3 else None) for n, record in enumerate(records)]
+    workload = None if trace == "demo" else workload_of(records)
     once = replay_replicas(options, workload)
     parallel = replay_replicas(replace(options, executor="dask"), workload)
     assert once.summary["num_evictions"] > 0
@@ -440,6 +445,35 @@ def test_a_cluster_of_this_machine(kvtwin, kept, tmp_path):
 )
 def test_what_cannot_run_in_parallel_is_one_line(kvtwin, words, complaint):
     kvtwin("replay", *CHATS, "--executor", "dask", *words).complains(complaint)
+
+
+class Losing:
+    """A client of a cluster that does not get anything done."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def submit(self, *_, **__):
+        future = Future()
+        future.set_exception(self.error)
+        return future
+
+
+def test_a_cluster_that_loses_its_workers_is_one_line(kvtwin, monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="extra dask")
+    words = ("replay", *CHATS, "-dp", "2", "--router", "session", "--executor", "tcp://there:1")
+    for error, complaint in (
+        (distributed.KilledWorker("part", None, 3), "--executor tcp://there:1: its workers were lost"),
+        (ModuleNotFoundError("No module named 'kvtwin'"), "--executor tcp://there:1: its workers need this version"),
+    ):
+        monkeypatch.setattr(distributed, "Client", lambda *_, error=error, **__: Losing(error))
+        kvtwin(*words).complains(complaint)
 
 
 def test_where_there_is_no_cluster(kvtwin, monkeypatch):
