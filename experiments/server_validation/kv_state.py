@@ -66,13 +66,15 @@ def _packed_batches(path: Path) -> Iterator[Any]:
     import msgpack
 
     with path.open("rb") as file:
-        unpacker = msgpack.Unpacker(file, strict_map_key=False)
+        unpacker, end = msgpack.Unpacker(file, strict_map_key=False), 0
         try:
-            yield from unpacker
+            for batch in unpacker:
+                end = unpacker.tell()
+                yield batch
         except (ValueError, msgpack.UnpackException):
             yield None
         else:
-            if unpacker.tell() != path.stat().st_size:
+            if end != path.stat().st_size:
                 yield None  # the last batch is not whole
 
 

@@ -197,7 +197,7 @@ def test_batches_as_vllm_publishes_them_are_read(tmp_path):
     measured = read_kv_log(tmp_path / "kv_events.msgpack")
     same = kv_log([[0.0, [stored([1, 2], [1, 2, 3, 4])]], [0.0, [removed(2), {"type": "AllBlocksCleared"}]]], "log")
     assert measured == same
-    for damaged in (packed[:-3], packed + b"\xc1", b"\x01"):
+    for damaged in (*(packed[:-cut] for cut in (1, 2, 3, 30)), packed[:3], packed + b"\xc1", b"\x01"):
         (tmp_path / "kv_events.msgpack").write_bytes(damaged)
         with pytest.raises(UserError, match=r"kv_events\.msgpack:\d: expected a batch of vLLM's KV events"):
             read_kv_log(tmp_path / "kv_events.msgpack")
