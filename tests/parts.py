@@ -30,5 +30,7 @@ def examples(number: int, **others: object) -> settings:
 
 
 def slow_but(quick: Collection, cases: Iterable) -> list:
-    """``cases`` for ``parametrize``, all of them slow but the ``quick`` ones."""
+    """``cases`` for ``parametrize``, all of them slow but the ``quick`` ones, which are among them."""
+    cases = list(cases)
+    assert all(case in cases for case in quick), "a quick case that is none of the cases is never run"
     return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]

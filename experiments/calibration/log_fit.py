@@ -102,7 +102,7 @@ def _wider(bounds: tuple[float, float], matrix: np.ndarray) -> list[float]:
 
 
 def _check_tokens(logged: float, sent: int) -> None:
-    if abs(logged / sent - 1) > MOST_APART:
+    if abs(logged - sent) > MOST_APART * sent:
         raise ValueError(
             f"its lines tell of {logged:,.0f} output tokens, and the requests of the trace have {sent:,}: give the log "
             "of these requests alone, and their output lengths as they were"

@@ -27,6 +27,7 @@ from kvtwin.experiments.sweeps.spec import named_options
 from kvtwin.sim.adjusted import AdjustedStepTime
 from kvtwin.sim.server_step_time import ServerStepTime
 from kvtwin.sim.step_time import StepTimeModel
+from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.formats.in_memory import workload_of
 from kvtwin.workloads.workload import Workload
 
@@ -98,6 +99,8 @@ def fit_to_server(record: Path, server: Path, *, known_until_ns: float = float("
     is_log = not record.is_dir() and record.suffix not in (".json", ".jsonl")
     try:
         return _fit_to_log(record, options) if is_log else _fit_to_requests(record, options, known_until_ns)
+    except WorkloadError:
+        raise  # it names the trace
     except ValueError as error:
         raise UserError(f"{record}: {error}") from None
 

@@ -103,6 +103,11 @@ def test_a_log_of_other_requests_is_refused(logged):
     kv.write_workload(logged / "half" / "trace.jsonl", records)
     with pytest.raises(UserError, match="output tokens, and the requests of the trace have"):
         fit_to_server(logged / "vllm.log", write_server(logged / "half", "server.yaml"))
+    with pytest.raises(UserError, match="the requests of the trace have 0: give the log of these requests alone"):
+        fit_to_server(logged / "vllm.log", write_server(logged, "short.yaml", max_model_len=64))
+    (logged / "half" / "trace.jsonl").write_text("{")
+    with pytest.raises(ValueError, match=r"^[^:]*trace\.jsonl:1: "):
+        fit_to_server(logged / "vllm.log", logged / "half" / "server.yaml")
 
 
 def test_lines_of_a_server_that_waits_for_requests_do_not_determine_its_steps(tmp_path):
