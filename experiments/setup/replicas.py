@@ -38,12 +38,6 @@ class _ServerOptions(Protocol):
     def data_parallel_size(self) -> int: ...
     @property
     def replicas(self) -> Path | None: ...
-    @property
-    def router(self) -> str: ...
-    @property
-    def data_parallel_hybrid_lb(self) -> bool: ...
-    @property
-    def data_parallel_external_lb(self) -> bool: ...
 
 
 def has_replicas(options: _ServerOptions) -> bool:
@@ -52,14 +46,12 @@ def has_replicas(options: _ServerOptions) -> bool:
 
 
 def check_router(options: _ServerOptions) -> None:
-    """UserError: there is a router, and nothing to choose from. (A sweep may vary both.)"""
-    if has_replicas(options):
-        return
-    if options.router != ReplicaOptions.router:
-        raise UserError(f"--router {options.router}: needs --data-parallel-size or --replicas")
-    for name in ("data_parallel_hybrid_lb", "data_parallel_external_lb"):
-        if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')}: needs --data-parallel-size")
+    """UserError: a router is chosen or set up, and it has nothing to choose from. (A sweep may vary both.)"""
+    for field in () if has_replicas(options) else fields_of(ReplicaOptions):
+        value = getattr(options, field.name)
+        if field.name.startswith(("router", "data_parallel")) and value != field.default:
+            words = field.flag if value is True else f"{field.flag} {value}"
+            raise UserError(f"{words}: needs --data-parallel-size or --replicas")
 
 
 def replica_options(options: _Options) -> list[_Options]:

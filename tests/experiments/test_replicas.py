@@ -209,6 +209,8 @@ def test_unequal_replicas(kvtwin, tmp_path):
             "--router prefix-aware: a block of 128 characters is no whole number of tokens of 3",
         ),
         (["--router", "cache_aware"], "--router cache_aware: needs --data-parallel-size or --replicas"),
+        (["--router-config", '{"x": 1}'], '--router-config {"x": 1}: needs --data-parallel-size or --replicas'),
+        (["--router-event-lag-ms", "2"], "--router-event-lag-ms 2.0: needs --data-parallel-size or --replicas"),
         (["-dp", "2", "--enable-expert-parallel"], "--enable-expert-parallel: meta-llama/Llama-3.1-8B has no experts"),
         (
             ["--model", "Qwen3-30B-A3B", "--replicas", "none.yaml"],
