@@ -83,6 +83,7 @@ _REASONS = {
     "evicted": "evicted before reuse",
     "sparse": "not kept by windows or states (--prefix-cache-retention-interval None keeps all)",
     "unfilled": "not computed yet at the lookup",
+    "uncached": "sent to replicas whose prefix caching is off",
 }
 
 

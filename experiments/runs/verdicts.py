@@ -63,9 +63,9 @@ def hits_verdict(summary: dict[str, Any], config: EngineConfig, load: Iterable[R
         return None
     if summary["prefix_cache_hits"] is None:
         return "hit rate unknown: the trace gives only lengths, not which prompts share prefixes"
-    if not config.enable_prefix_caching:
-        return "hit rate 0: prefix caching is off"
     if summary["prefix_cache_hits"] == 0:
+        if not config.enable_prefix_caching:
+            return "hit rate 0: prefix caching is off"
         reason = why_no_hits(summary) or _why_nothing_is_shared(config.alignment_tokens, load)
         return f"hit rate 0: {reason}"
     unknown = summary["num_requests_unknown_prefix"]

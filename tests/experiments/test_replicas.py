@@ -149,6 +149,16 @@ def is_replayed_alone(kvtwin, own, alone):
     assert together | {"verdicts": []} == again | {"verdicts": []}
 
 
+@pytest.mark.parametrize("caches", [(True, False), (False, True)])
+def test_replicas_that_cache_nothing_are_in_the_verdict(kvtwin, tmp_path, caches):
+    replicas = tmp_path / "replicas.yaml"
+    replicas.write_text(yaml.safe_dump([{"enable-prefix-caching": each} for each in caches]))
+    outcome = kvtwin("replay", *CHATS, "--replicas", replicas, "--router", "round-robin")
+    assert outcome.code == 0
+    assert "of the prompt tokens were sent to replicas whose prefix caching is off" in outcome.out
+    assert "hit rate 0" not in outcome.out
+
+
 def test_a_repeated_run_is_the_same_byte_for_byte(kvtwin, kept, tmp_path):
     words = ("replay", *CHATS, "-dp", "2", "--router", "least-loaded", "--out")
     assert kvtwin(*words, tmp_path / "again").code == 0
