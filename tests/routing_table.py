@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 import kvtwin as kv
 from kvtwin.experiments.pictures.figure import drawn_in_style
@@ -109,6 +110,9 @@ def picture(found: Mapping[str, pd.DataFrame], path: Path) -> None:
         hits.set(xlabel="hit rate, tokens (%)", xlim=(0, 1.15 * bound))
         waits.plot(rows["p99_ttft_ms"] / 1000, rows["router"], "o", color="C1")
         waits.set(xlabel="p99 TTFT (s)", xscale="log")
+        waits.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        waits.xaxis.set_major_formatter("{x:g}")
+        waits.xaxis.set_minor_formatter(NullFormatter())
         hits.set_title(title, loc="left", fontsize=10, pad=18)
     panels[0].invert_yaxis()
     figure.suptitle("Routers before four replicas of 10,000 blocks, Llama-3.1-8B on H200")
