@@ -123,7 +123,7 @@ def rows(compared: list[Compared]) -> list[str]:
 def _where(source: str) -> str:
     """A link to the source, or that no address is known: then the words in logs.yaml find it."""
     if not source.startswith("https://"):
-        return "no address: words"
+        return "no address known"
     address = source.split()[0]
     parts = address.removeprefix("https://github.com/").split("/")
     is_github = address.startswith("https://github.com/")

@@ -271,7 +271,7 @@ def test_every_request_reads_its_own_prefix(memory, groups):
 
 
 @pytest.mark.parametrize("memory", slow_but(["both"], MEMORIES))
-@pytest.mark.parametrize("method", ["ngram", "eagle"])
+@pytest.mark.parametrize("method", slow_but(["eagle"], ["ngram", "eagle"]))
 def test_rejected_drafts_are_never_read(memory, method):
     """Speculative decoding: some drafts are wrong, also those of requests that were preempted meanwhile."""
     seen = Counter()
@@ -289,7 +289,8 @@ def test_rejected_drafts_are_never_read(memory, method):
     assert seen["preempted"], seen
 
 
-@pytest.mark.parametrize("groups", slow_but(["all"], GROUPS))
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", GROUPS)
 def test_all_features_beside_one_another(groups):
     seen = Counter()
     for seed in range(80):

@@ -56,6 +56,7 @@ def test_counts_add_up(seed, groups, num_swap_blocks, num_offload_blocks):
 
 @examples(150)
 @given(seed=st.integers(0, 2**32), groups=st.sampled_from(list(GROUPS)), asynchronous=st.booleans())
+@pytest.mark.slow
 def test_an_infinite_tier_hits_what_an_infinite_pool_hits(seed, groups, asynchronous):
     """One request at a time, so that both admit in the same order; request by request, on all kinds of groups."""
     config, events = crowd(seed, GROUPS[groups], interrupted=False)

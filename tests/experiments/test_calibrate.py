@@ -39,6 +39,7 @@ def written(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_file_predicts_steps_of_the_size_that_was_measured(written):
     data = yaml.safe_load(written.read_text())
     assert list(data["decode"]["base_ns"]) == [1, 2, 4]

@@ -231,6 +231,7 @@ def replayed(kvtwin, sharing, tmp_path):
 
 
 @pytest.mark.parametrize("kind", slow_but(["png"], ["png", "svg"]))
+@pytest.mark.slow
 def test_a_picture_of_the_curve_with_replays_on_it(kvtwin, sharing, replayed, tmp_path, kind):
     picture = tmp_path / f"curve.{kind}"
     options = ("--model", "Llama-3.1-8B", "--gpu", "l40s", "--memory-fractions", "0.3,0.9", "--runs", *replayed)

@@ -13,7 +13,6 @@ import yaml
 
 from kvtwin.experiments.command_line import main
 from kvtwin.experiments.files.ending import Ended, ended_by
-from tests.parts import slow_but
 
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP, signal.SIGINT)
 NUM_POINTS = 12
@@ -147,7 +146,8 @@ def test_fifty_kills_at_random_moments_leave_no_process_and_lose_no_point(tmp_pa
 
 
 @linux
-@pytest.mark.parametrize("number", slow_but([signal.SIGTERM], SIGNALS))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
 def test_workers_end_with_their_parent(sweep, tmp_path, number):
     process = sweep()
     while not finished(tmp_path / "out"):

@@ -59,6 +59,7 @@ def test_a_replay_prints_its_figures(on_small_disk, tmp_path, case):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_replay_is_kept_without_the_events_that_did_not_fit(on_small_disk, kvtwin, tmp_path):
     code, out, err = on_small_disk(60_000, "replay", "demo", *SERVER, "--events", "--kv-events", "--out", "run")
     assert code == 2

@@ -136,6 +136,7 @@ def test_states_are_cached_where_prefixes_are(kvtwin, chat, replayed, model):
     kvtwin(*options, "--prefix-match-unit", "100").complains("--prefix-match-unit: expected a divisor")
 
 
+@pytest.mark.slow
 def test_retention_keeps_more_the_shorter_the_interval(replayed):
     options = ["--model", "gpt-oss-20b", "--prefix-cache-retention-interval"]
     rates = [replayed(*options, interval)["prefix_cache_hit_rate"] for interval in ("0", "512", "64", "None")]
@@ -225,6 +226,7 @@ class TestMoreSequencesThanBlocks:
             assert f"kvtwin: error: {self.reason}" in outcome.err
             assert "--max-num-seqs 184 starts" in outcome.err
 
+    @pytest.mark.slow
     def test_a_sweep_tells_it_of_its_point(self, kvtwin, chat, tmp_path):
         spec = tmp_path / "sweep.yaml"
         options = "model: NVIDIA-Nemotron-Nano-9B-v2, num-gpu-blocks-override: 184, max-model-len: 2048, gpu: l40s"

@@ -53,6 +53,7 @@ def measured(tmp_path_factory):
     return measure(read_isolation_spec(file))
 
 
+@pytest.mark.slow
 def test_without_salts_times_tell(measured):
     for row in measured["attack"]:
         if not row["salts"]:

