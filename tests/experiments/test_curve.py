@@ -325,7 +325,7 @@ def tells(outcome, *words):
 def test_pictures_that_cannot_be_drawn(kvtwin, write, sharing, replayed, tmp_path):
     kvtwin("curve", sharing, "--plot", "x.pdf").complains("--plot x.pdf", ".png or .svg")
     kvtwin("curve", sharing, "--runs", replayed[0]).complains("--runs", "--plot")
-    tells(kvtwin("curve", sharing, "--plot", tmp_path / "absent" / "x.png"), "--plot", "absent")
+    kvtwin("curve", sharing, "--plot", tmp_path / "absent" / "x.png").complains("--plot", "absent")
     to = ("--plot", tmp_path / "x.png", "--runs")
     tells(kvtwin("curve", sharing, *to, tmp_path), str(tmp_path), "not the folder of a run")
     tells(kvtwin("curve", sharing, "--block-size", 32, *to, replayed[0]), "run", "16 tokens per block", "32")
