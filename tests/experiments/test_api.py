@@ -143,6 +143,7 @@ def test_pictures_leave_the_callers_style_alone(mooncake, tmp_path, picture):
     assert (dict(mpl.rcParams), mpl.get_backend()) == (before, backend)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_the_rows_of_the_command(kvtwin, mooncake, tmp_path):
     trace = mooncake()
     axes = "{block-size: [16, 32], 'max-num-seqs, num-gpu-blocks-override': [[8, 400]]}"

@@ -99,6 +99,7 @@ def test_other_workloads_are_not_matched(kvtwin, mooncake, native, replayed):
     assert "not compared: " in kvtwin("compare", one, other).out
 
 
+@pytest.mark.slow
 def test_points_of_a_sweep_are_runs(kvtwin, mooncake, tmp_path):
     spec = tmp_path / "spec.yaml"
     options = {"max-model-len": 2048, "num-gpu-blocks-override": 300}

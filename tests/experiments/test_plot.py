@@ -187,6 +187,7 @@ def test_long_runs_are_drawn_as_bands(monkeypatch, run_folder):
     assert len(line.get_xdata()) == 5
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn(kvtwin, run_folder, sweep_folder, tmp_path):
     (tmp_path / "empty").mkdir()
     kvtwin("plot", tmp_path / "empty").complains("empty: not the folder of a run", "config.yaml")

@@ -310,6 +310,7 @@ def test_a_sweep_in_a_browser(browser, page, sweep_folder, tmp_path):
 # ---------------------------------------------------------------- what stands there
 
 
+@pytest.mark.slow
 def test_a_page_loads_nothing_and_comes_out_the_same(page, demo_run):
     text = page(demo_run)
     assert text == page(demo_run)

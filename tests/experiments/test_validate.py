@@ -118,6 +118,7 @@ def test_the_text_ends_with_one_verdict(kvtwin, crowd):
     assert lines[-1].startswith("passed: the same decisions and the same tokens; steps are predicted within ")
 
 
+@pytest.mark.slow
 def test_both_runs_are_kept(kvtwin, crowd, tmp_path):
     out = tmp_path / "out"
     outcome = kvtwin("validate", crowd(), *FAST, "--out", out)

@@ -135,6 +135,7 @@ def decoding(step):
 
 
 @modes
+@pytest.mark.slow
 def test_every_table_entry_and_slot_counts(mode):
     measured = measure(mode)
     index = step_with(measured.executed, decoding, after=20)
