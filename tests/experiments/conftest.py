@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+import kvtwin as kv
 from kvtwin.experiments.command_line import main
 
 SCRIPT = Path(sys.executable).with_name("kvtwin")
@@ -72,6 +74,20 @@ def export(kvtwin, tmp_path):
         return (tmp_path / kind).read_text()
 
     return text
+
+
+def drawn_requests(number, apart_ns, most_prompt_tokens, outputs):
+    """Requests ``apart_ns`` after one another; prompts of 200 tokens or more and ``outputs`` (from, below) are drawn."""
+    draw = np.random.default_rng(0)
+    return [
+        kv.RequestRecord(
+            request_id=str(index),
+            arrival_ns=index * apart_ns,
+            prompt_tokens=int(draw.integers(200, most_prompt_tokens)),
+            output_tokens=int(draw.integers(*outputs)),
+        )
+        for index in range(number)
+    ]
 
 
 @pytest.fixture

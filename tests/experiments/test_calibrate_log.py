@@ -8,6 +8,7 @@ import kvtwin as kv
 from kvtwin.experiments.calibration.server import fit_to_server
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.server_runs.server_log import read_server_log
+from tests.experiments.conftest import drawn_requests
 
 SERVER = {"model": "Llama-3.1-8B", "gpu": "rtx-4090", "max_num_seqs": 16, "max_model_len": 8192}
 FACTOR = 1.3
@@ -48,17 +49,7 @@ def printed(run, start_s=0.6):
 def logged(tmp_path_factory):
     """The log of a server whose steps take 1.3 times as long, and what the server is."""
     folder = tmp_path_factory.mktemp("log")
-    draw = np.random.default_rng(0)
-    requests = [
-        kv.RequestRecord(
-            request_id=str(index),
-            arrival_ns=index * 300_000_000,
-            prompt_tokens=int(draw.integers(200, 2000)),
-            output_tokens=int(draw.integers(20, 100)),
-        )
-        for index in range(40)
-    ]
-    kv.write_workload(folder / "trace.jsonl", requests)
+    kv.write_workload(folder / "trace.jsonl", drawn_requests(40, 300_000_000, 2000, (20, 100)))
     truth = {"model": "adjusted", "base": "roofline", "decode_scale": FACTOR, "prefill_scale": FACTOR}
     (folder / "truth.yaml").write_text(yaml.safe_dump(truth))
     run = kv.replay(folder / "trace.jsonl", progress=False, step_time=str(folder / "truth.yaml"), **SERVER)

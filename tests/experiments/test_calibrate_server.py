@@ -12,6 +12,7 @@ from kvtwin.experiments.calibration.server import fit_to_server
 from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.server_runs.reading import read_served
 from kvtwin.experiments.server_runs.served import ServedRequest
+from tests.experiments.conftest import drawn_requests
 
 SERVER = {"model": "Llama-3.1-8B", "gpu": "rtx-4090", "max_num_seqs": 16, "max_model_len": 8192}
 TRUTH = {"model": "adjusted", "base": "roofline", "decode_scale": 1.2, "prefill_scale": 1.5}
@@ -22,17 +23,7 @@ def recorded(tmp_path_factory):
     """The record of a server whose steps take 1.2 times as long, with prompts 1.5 times, and what the server is."""
     folder = tmp_path_factory.mktemp("record")
     (folder / "truth.yaml").write_text(yaml.safe_dump(TRUTH))
-    draw = np.random.default_rng(0)
-    requests = [
-        kv.RequestRecord(
-            request_id=str(index),
-            arrival_ns=index * 100_000_000,
-            prompt_tokens=int(draw.integers(200, 3000)),
-            output_tokens=int(draw.integers(10, 60)),
-        )
-        for index in range(60)
-    ]
-    kv.write_workload(folder / "trace.jsonl", requests)
+    kv.write_workload(folder / "trace.jsonl", drawn_requests(60, 100_000_000, 3000, (10, 60)))
     run = kv.replay(folder / "trace.jsonl", progress=False, step_time=str(folder / "truth.yaml"), **SERVER)
     rows = []
     for row in run.requests.itertuples():

@@ -16,7 +16,7 @@ from kvtwin.sim.cluster.router import Router
 from kvtwin.sim.cluster.view import View
 from kvtwin.workloads.errors import WorkloadError
 
-_Any = TypeVar("_Any")
+_Each = TypeVar("_Each")
 
 _PRESSURE = 6.0
 """Weight of waiting requests, times the cache's usage above one half."""
@@ -47,7 +47,7 @@ class VllmDataParallel(Router):
     def begin(self, view: View) -> None:
         if self.nodes not in NODES:
             raise ValueError(f"nodes: expected {' or '.join(NODES)}, got {self.nodes!r}")
-        num_ranks = self.ranks_per_node or view.num_replicas
+        num_ranks = self._ranks_of_a_node = self.ranks_per_node or view.num_replicas
         if view.num_replicas % num_ranks:
             raise ValueError(f"nodes of {num_ranks} ranks: {view.num_replicas} ranks do not fill them")
         count = self.api_server_count or num_ranks
@@ -63,7 +63,7 @@ class VllmDataParallel(Router):
         view.report_loads(self._coordinator.receive)
 
     def choose(self, request: RoutedRequest, view: View) -> int:
-        record, num_ranks = request.record, self.ranks_per_node or view.num_replicas
+        record, num_ranks = request.record, self._ranks_of_a_node
         if record.data_parallel_rank is not None and record.data_parallel_rank >= num_ranks:
             expected = f"expected one of 0 to {num_ranks - 1}"
             raise WorkloadError(record.source, f"data_parallel_rank: {expected}, got {record.data_parallel_rank}")
@@ -89,7 +89,7 @@ class VllmDataParallel(Router):
         self._num_sent += 1
         return self._front_ends[(self._num_sent - 1) % len(self._front_ends)]
 
-    def _one_of(self, several: Sequence[_Any]) -> _Any:
+    def _one_of(self, several: Sequence[_Each]) -> _Each:
         return several[self._random.randrange(len(several)) if len(several) > 1 else 0]
 
 
