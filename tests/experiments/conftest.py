@@ -77,7 +77,7 @@ def export(kvtwin, tmp_path):
 
 
 def drawn_requests(number, apart_ns, most_prompt_tokens, outputs):
-    """Requests ``apart_ns`` after one another; prompts of 200 tokens or more and ``outputs`` (from, below) are drawn."""
+    """Requests ``apart_ns`` after one another; prompts from 200 tokens on and ``outputs`` (from, below) are drawn."""
     draw = np.random.default_rng(0)
     return [
         kv.RequestRecord(
