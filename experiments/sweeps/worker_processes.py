@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import parent_process
+from multiprocessing.queues import SimpleQueue
 from threading import Lock, RLock, Thread
 from typing import Any
 
@@ -29,9 +30,21 @@ _lock = Lock()
 
 
 class _WorkerProcess(SpawnProcess):
+    context: WorkerContext
+    """In the parent only."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "context"}
+
     def start(self) -> None:
         with _hidden_main_module(), ending_later():  # a child that is half started complains when it is let down
             super().start()
+        Thread(target=self._end_with_others, daemon=True).start()
+
+    def _end_with_others(self) -> None:
+        """A process that is killed while it writes a result lets the others, and the reader, wait for the rest."""
+        wait([self.sentinel])
+        self.context.kill()
 
     def run(self) -> None:
         for name in ("SIGINT", "SIGHUP"):  # a terminal sends them to all processes: the parent decides
@@ -51,22 +64,40 @@ def _end_with_parent() -> None:
 
 
 class WorkerContext(SpawnContext):
-    """Spawned, not forked: this process has threads (progress bars, numpy), whose locks a child would inherit."""
+    """Makes the processes of one pool and the queue that they answer through; when one of them ends, all do.
+
+    Spawned, not forked: this process has threads (progress bars, numpy), whose locks a child would inherit.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._started: list[_WorkerProcess] = []
+        self._processes: list[_WorkerProcess] = []
+        self._answers: list[SimpleQueue[Any]] = []
+        self._lock = Lock()
 
     def Process(self, *args: Any, **settings: Any) -> _WorkerProcess:  # type: ignore[override]  # noqa: N802
         process = _WorkerProcess(*args, **settings)
-        self._started.append(process)
+        process.context = self
+        self._processes.append(process)
         return process
 
+    def SimpleQueue(self) -> SimpleQueue[Any]:  # type: ignore[override]  # noqa: N802
+        answers = super().SimpleQueue()
+        self._answers.append(answers)
+        return answers
+
     def kill(self) -> None:
-        """End the processes at once, whatever they do."""
-        for process in self._started:
-            if process.is_alive():
-                process.kill()
+        """End the processes at once, whatever they do.
+
+        Half an answer may be in the queue. Its reader sees that the rest never comes only when nobody could write it:
+        this process holds the writing end as well, for the processes that it starts.
+        """
+        with self._lock:
+            for process in self._processes:
+                if process.pid is not None:
+                    process.kill()
+            while self._answers:
+                self._answers.pop()._writer.close()  # type: ignore[attr-defined]
 
 
 @contextmanager
