@@ -63,10 +63,13 @@ class ForkedCommand:
 
     def __init__(self, words, errors):
         self.errors = errors
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         self.pid = os.fork()
         if self.pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             return
         try:  # in a session of its own, as a shell's job is in a process group
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(os.open(errors, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
@@ -74,6 +77,8 @@ class ForkedCommand:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             code = main(words)
             sys.stderr.flush()
+        except KeyboardInterrupt:  # before the command could listen, or after: Python ends so then
+            code = 128 + signal.SIGINT
         except BaseException:
             code = 99
         os._exit(code)
