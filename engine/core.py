@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from kvtwin.engine.executor import Step
-from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.server import ServerScheduler
 
 
 class EngineCore:
@@ -17,7 +17,7 @@ class EngineCore:
     knows executor and clock; this class knows neither.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: ServerScheduler) -> None:
         self.scheduler = scheduler
         self.in_flight: deque[Step] = deque()
         self._may_run_ahead = False

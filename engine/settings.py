@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
+from kvtwin.engine.server import VLLM, ServerProfile
 from kvtwin.engine.speculation import Speculation
 
 SCHEDULING_POLICIES = ("fcfs", "priority")
@@ -25,6 +26,8 @@ class EngineSettings:
     """
 
     num_blocks: int
+    server: ServerProfile = VLLM
+    """Whose scheduler it is; one other than vLLM's brings settings of its own and does not read those of vLLM alone."""
     block_size: int = 16
     allocator: str = "paged"
     """The contiguous ones (:mod:`kvtwin.engine.contiguous.contiguous_cache`) count in blocks of one token and cache no

@@ -10,7 +10,7 @@ from kvtwin.engine.block_keys import UNKNOWN_TOKEN
 from kvtwin.engine.executor import Step
 from kvtwin.engine.pool_listener import PoolListener
 from kvtwin.engine.request import Request
-from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.server import ServerScheduler
 from kvtwin.sim.server_observer import ServerObserver
 from kvtwin.sim.step_shape import StepShape, step_shape
 
@@ -74,7 +74,7 @@ class DecidedStep:
 class DecisionRecorder(ServerObserver, PoolListener):
     """Keeps the decisions of a server with one cache group that keeps all tokens, and without speculation."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: ServerScheduler) -> None:
         assert len(scheduler.config.group_specs) == 1
         self.steps: list[DecidedStep] = []
         """All steps that were scheduled, in order."""

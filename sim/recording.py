@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
 from kvtwin.engine.request import FinishReason, Request
-from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.server import ServerScheduler
 from kvtwin.engine.statistics import EngineStatistics
 from kvtwin.workloads.request_record import RequestRecord
 from kvtwin.workloads.time_units import SECOND_NS
@@ -168,7 +168,7 @@ class StepColumns:
 class Recorder:
     """Watches a simulated server and keeps its rows and sums."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: ServerScheduler) -> None:
         self.scheduler = scheduler
         """The scheduler that is watched, with its statistics."""
         self._reserves = scheduler.config.allocator != "paged"

@@ -19,10 +19,10 @@ from kvtwin.engine.compiled.machine_code import machine_code
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.core import EngineCore
 from kvtwin.engine.executor import Executor, Step, StepResult
-from kvtwin.engine.invariants import InvariantChecker
 from kvtwin.engine.observer import Observer
 from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.server import ServerScheduler
 from kvtwin.sim.clients import Clients
 from kvtwin.sim.clock import Clock
 from kvtwin.sim.compiled_engine import CompiledEngine
@@ -34,7 +34,7 @@ from kvtwin.sim.simulated_executor import SimulatedExecutor
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.request_record import RequestRecord
 
-Observe = Callable[[Scheduler, Callable[[], int]], Observer]
+Observe = Callable[[ServerScheduler, Callable[[], int]], Observer]
 """Makes an observer of a scheduler, which may ask what time it is, in ns."""
 
 _PATIENCE_STEPS = 10_000
@@ -89,7 +89,7 @@ class ServerSimulation:
         of the engine's decisions. ``compiled`` lets the compiled loop decide where it can. ``keys`` are
         those of other servers on the clock.
         """
-        self.scheduler = Scheduler(config, keys)
+        self.scheduler = config.server.make_scheduler(config, keys)
         self.recorder = Recorder(self.scheduler)
         self.observers: list[ServerObserver] = [executor] if isinstance(executor, ServerObserver) else []
         """Who else hears of every request and step; fill it before the run."""
@@ -112,7 +112,7 @@ class ServerSimulation:
             ignore_eos=ignore_eos,
             encoder_cache_size=config.encoder_cache_size,
         )
-        self._checker = InvariantChecker(self.scheduler) if check else None
+        self._checker = config.server.make_checker(self.scheduler) if check else None
         self._on_progress = on_progress
         self._on_refusal = on_refusal
         self._num_warm_up_left = num_warm_up_requests
@@ -331,6 +331,7 @@ class ServerSimulation:
         self.why_plain = tuple(reasons)
         if costs is None or reasons:
             return None
+        assert isinstance(self.scheduler, Scheduler)
         self._told = others
         looks_at_outputs = any(observer.looks_at_turns for observer in others)
         return CompiledEngine(self.scheduler, self.recorder, costs, tells_first_tokens=looks_at_outputs)

@@ -10,7 +10,7 @@ from kvtwin.engine.block_pool import NULL_BLOCK
 from kvtwin.engine.executor import Step
 from kvtwin.engine.pool_listener import PoolListener, TablePart
 from kvtwin.engine.request import Request
-from kvtwin.engine.scheduler import Scheduler
+from kvtwin.engine.server import ServerScheduler
 from kvtwin.sim.block_changes import BlockChange
 from kvtwin.sim.server_observer import ServerObserver
 
@@ -48,7 +48,7 @@ class StepEvents:
 class StepEventRecorder(ServerObserver, PoolListener):
     """Passes every step on when it is processed. Put it on a server before anything arrives there."""
 
-    def __init__(self, scheduler: Scheduler, keep: Callable[[StepEvents], None]) -> None:
+    def __init__(self, scheduler: ServerScheduler, keep: Callable[[StepEvents], None]) -> None:
         self._pool = scheduler.kv_cache.pool
         self._keep = keep
         self._open: deque[StepEvents] = deque()

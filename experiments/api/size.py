@@ -6,7 +6,7 @@ from typing import Any
 
 from kvtwin.experiments.api.given import given_options
 from kvtwin.experiments.options.size import SizeOptions
-from kvtwin.experiments.setup.sizing import resolve_sizing
+from kvtwin.experiments.setup.servers import setup_of
 from kvtwin.experiments.setup.speculation import read_drafting
 from kvtwin.experiments.sizes.facts import size_facts
 from kvtwin.experiments.sizes.log_comparison import log_facts
@@ -30,5 +30,5 @@ def size(**options: Any) -> dict[str, Any]:
         return log_facts(read)
     read = read.as_for_a_replay()
     lengths = request_lengths(read)
-    result = resolve_sizing(read, read_drafting(read.speculative_config, async_scheduling=read.async_scheduling))
+    result = setup_of(read).sizing(read, read_drafting(read.speculative_config, async_scheduling=read.async_scheduling))
     return size_facts(result.inputs, result, None) | concurrency_facts(result, lengths)

@@ -24,8 +24,7 @@ def run(options: SizeOptions) -> int:
     """Print the budget and the plan; exit code 2 where vLLM would not start. UserError: a bad option."""
     from kvtwin.engine.sizing.group_planning import SizingError
     from kvtwin.experiments.display.tables import show
-    from kvtwin.experiments.setup.memory_advice import explained
-    from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
+    from kvtwin.experiments.setup.servers import setup_of
     from kvtwin.experiments.setup.speculation import read_drafting
     from kvtwin.experiments.sizes.facts import size_facts
     from kvtwin.experiments.sizes.request_lengths import concurrency_facts, request_lengths
@@ -39,12 +38,13 @@ def run(options: SizeOptions) -> int:
         return 0
     options = options.as_for_a_replay()
     drafting = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
-    inputs = resolve_inputs(options, drafting)
+    setup = setup_of(options)
+    inputs = setup.inputs(options, drafting)
     lengths = request_lengths(options)
     error = None
     result = None
     try:
-        result = plan_sizing(inputs)
+        result = setup.plan(inputs)
     except SizingError as problem:
         error = problem
     if options.json:
@@ -56,5 +56,5 @@ def run(options: SizeOptions) -> int:
             print(f"Maximum concurrency for the trace's {name} of {tokens:,} tokens per request: ", end="")
             print(f"{result.plan.concurrency_at(tokens):.2f}x")
     if error:
-        print(f"kvtwin: error: {explained(error, inputs, options, drafting)}", file=sys.stderr)
+        print(f"kvtwin: error: {setup.explained(error, inputs, options, drafting)}", file=sys.stderr)
     return 2 if error else 0

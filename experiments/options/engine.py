@@ -15,7 +15,9 @@ class EngineOptions:
     """Scheduling and prefix caching (vLLM's flags and defaults)."""
 
     scheduling_policy: str = option("fcfs", Choice(SCHEDULING_POLICIES), "order in which waiting requests are admitted")
-    enable_chunked_prefill: bool = option(True, Switch(), "split long prompts over several steps")
+    enable_chunked_prefill: bool | None = option(
+        None, Switch(), "split long prompts over several steps (default: on with vLLM)"
+    )
     max_num_scheduled_tokens: int | None = option(
         None, Whole("TOKENS"), "token budget of a step, if less than --max-num-batched-tokens"
     )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kvtwin.experiments.errors import UserError, nearest
 from kvtwin.experiments.options.fields import OptionField, fields_of
 from kvtwin.experiments.options.kinds import Switch
+from kvtwin.experiments.options.server import OWNERS, is_foreign
 
 Options = TypeVar("Options")
 
@@ -39,7 +40,12 @@ def read_options(options: type[Options], values: Mapping[str, Any], command: str
     for field in fields:
         if field.default is MISSING and field.name not in read:
             raise UserError(f"{field.flag}: is needed (see {command} --help)")
-    return options(**read)
+    made = options(**read)
+    for field in fields:
+        if field.name in read and is_foreign(made, field.name):
+            server = getattr(made, "server", "vllm")
+            raise UserError(f"{field.flag}: a flag of --server {OWNERS[field.name]}, and the server is {server}")
+    return made
 
 
 def unknown_option(options: type, flag: str, command: str) -> str:
@@ -78,8 +84,9 @@ def _keys_of(field: OptionField) -> set[str]:
 
 
 def as_plain(options: Any) -> dict[str, Any]:
-    """Every option by name, as YAML and JSON take it."""
-    return {field.name: _plain(getattr(options, field.name)) for field in fields_of(type(options))}
+    """Every option by name, as YAML and JSON take it, but for those of other servers."""
+    fields = fields_of(type(options))
+    return {field.name: _plain(getattr(options, field.name)) for field in fields if not is_foreign(options, field.name)}
 
 
 def _plain(value: Any) -> Any:

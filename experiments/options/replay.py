@@ -13,6 +13,7 @@ from kvtwin.experiments.options.kinds import Switch, Texts
 from kvtwin.experiments.options.load import LoadOptions
 from kvtwin.experiments.options.output import EventOptions, OutputOptions
 from kvtwin.experiments.options.replicas import ReplicaOptions
+from kvtwin.experiments.options.server import ServerOptions
 from kvtwin.experiments.options.sessions import SessionOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
@@ -26,6 +27,7 @@ DEFAULT_GPU = "h200"
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(
     TraceOptions,
+    ServerOptions,
     SizingOptions,
     EngineOptions,
     SpeculationOptions,

@@ -14,6 +14,7 @@ from kvtwin.experiments.options.kinds import File, Text
 from kvtwin.experiments.options.output import JsonOption
 from kvtwin.experiments.options.replay import DEFAULT_GPU, DEFAULT_MODEL
 from kvtwin.experiments.options.replicas import ReplicaOptions
+from kvtwin.experiments.options.server import ServerOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.options.trace import FormatOptions
@@ -22,7 +23,7 @@ _NO_SIZE = "does not change the size of the cache; use it with `kvtwin replay`"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeOptions(SizingOptions, SpeculationOptions, FormatOptions, JsonOption):
+class SizeOptions(ServerOptions, SizingOptions, SpeculationOptions, FormatOptions, JsonOption):
     """Trace."""
 
     REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED} | {

@@ -16,6 +16,7 @@ from kvtwin.experiments.options.sizing import SizingOptions
 _MEASURED = "the device's memory is measured; set the cache's size with --kv-cache-memory-bytes"
 
 ELSEWHERE: Mapping[str, tuple[Any, str]] = {
+    "server": ("vllm", "validation runs what vLLM decides"),
     "gpu": (None, "use --device"),
     "tensor_parallel_size": (1, "validation uses a single device"),
     "pipeline_parallel_size": (1, "validation uses a single device"),

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 from kvtwin.engine.sizing.cache_plan import CachePlan
-from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.runs.server import Server
 from kvtwin.experiments.setup.engine import allocator_lines
 from kvtwin.experiments.setup.step_time import step_time_notes, step_time_title
@@ -20,12 +19,13 @@ def heading_lines(server: Server, workload: Workload, summary: dict[str, Any]) -
     inputs, plan = server.sizing.inputs, server.sizing.plan
     unsorted = f", {workload.num_unsorted:,} out of order (sorted)" if workload.num_unsorted else ""
     lines = [
-        f"kvtwin replay (models vLLM {VLLM_VERSION})",
+        f"kvtwin replay (models {server.config.server.title})",
         f"trace   {server.options.trace} ({workload.format_name}): "
         f"{number_of(summary['num_prompts'], 'request')}{unsorted}",
         f"server  {inputs.shape.name} on {inputs.gpu.name if inputs.gpu else 'no GPU'}, "
         f"tensor parallel {inputs.tensor_parallel_size}, step time {step_time_title(server.step_time)}, "
         f"{'async' if inputs.async_scheduling else 'sync'} scheduling",
+        *([f"note    {evidence}"] if (evidence := server.config.server.evidence) else []),
         *(f"note    {note}" for note in (*inputs.notes, *step_time_notes(server.step_time))),
         *([f"note    {server.speculation.describe()}"] if server.speculation else []),
         *_warm_up_lines(summary["num_warmup_requests"]),

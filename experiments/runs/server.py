@@ -16,9 +16,8 @@ from kvtwin.experiments.runs.block_metrics import block_metric_figures
 from kvtwin.experiments.runs.facts import run_configuration, run_context
 from kvtwin.experiments.runs.host_figures import host_figures
 from kvtwin.experiments.runs.summary import summarise
-from kvtwin.experiments.setup.engine import engine_config
-from kvtwin.experiments.setup.host_memory import host_link
-from kvtwin.experiments.setup.sizing import SizingResult, resolve_sizing
+from kvtwin.experiments.setup.servers import setup_of
+from kvtwin.experiments.setup.sizing import SizingResult
 from kvtwin.experiments.setup.speculation import Drafting, read_drafting
 from kvtwin.experiments.setup.step_time import step_time_model
 from kvtwin.sim.clock import Clock
@@ -51,12 +50,13 @@ class Server:
     def of(cls, options: ReplayOptions, change: ChangeStepTime | None = None) -> Server:
         """With the step times of the options, or what ``change`` makes of them. UserError: settings that cannot be."""
         speculation = read_drafting(options.speculative_config, async_scheduling=options.async_scheduling)
-        sizing = resolve_sizing(options, speculation)
-        config = engine_config(options, sizing, speculation)
+        setup = setup_of(options)
+        sizing = setup.sizing(options, speculation)
+        config = setup.engine_config(options, sizing, speculation)
         step_time = step_time_model(options, sizing.inputs)
         if change:
             step_time = change(step_time)
-        return cls(options, sizing, speculation, config, step_time, host_link(options, sizing))
+        return cls(options, sizing, speculation, config, step_time, setup.host_link(options, sizing))
 
     def simulation(
         self,

@@ -52,6 +52,8 @@ def summarise(
         "model_id": context.model,
         "tokenizer_id": context.model,
         "vllm_version": VLLM_VERSION,
+        "server": config.server.title,
+        "server_evidence": config.server.evidence,
         "num_prompts": context.num_prompts,
         "request_rate": "inf" if isinf(context.request_rate) else context.request_rate,
         "burstiness": context.burstiness,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.display.shares import percent_text
 from kvtwin.experiments.misses.text import miss_rows
 from kvtwin.experiments.options.output import OutputOptions
@@ -78,7 +77,8 @@ def cache_lines(summary: dict[str, Any]) -> list[str]:
     usable = summary["num_gpu_blocks"] - 1
     hits, queries = summary["prefix_cache_hits"], summary["prefix_cache_queries"]
     lines = [
-        title(f" KV Cache (vLLM {VLLM_VERSION}) ", "-"),
+        title(f" KV Cache ({summary['server']}) ", "-"),
+        *([summary["server_evidence"]] if summary["server_evidence"] else []),
         row(
             "Usable blocks:",
             f"{usable} x {summary['block_size']} tokens" if num_groups == 1 else f"{usable} for {num_groups} groups",

@@ -53,7 +53,7 @@ def engine_config(options: ReplayOptions, sizing: SizingResult, speculation: Dra
             prefix_caching_hash_algo=options.prefix_caching_hash_algo,
             enable_kv_cache_events=options.kv_events,
             hash_seed=os.environ.get("PYTHONHASHSEED"),
-            enable_chunked_prefill=options.enable_chunked_prefill,
+            enable_chunked_prefill=options.enable_chunked_prefill is not False,
             long_prefill_token_threshold=options.long_prefill_token_threshold,
             long_prefill_token_threshold_adaptive=options.long_prefill_token_threshold_adaptive,
             scheduling_policy=options.scheduling_policy,

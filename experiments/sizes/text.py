@@ -5,7 +5,6 @@ from __future__ import annotations
 from kvtwin.engine.sizing.cache_plan import CachePlan, format_gib
 from kvtwin.engine.sizing.group_planning import LayerGroup
 from kvtwin.engine.sizing.memory_budget import MemoryBudget
-from kvtwin.engine.vllm_version import VLLM_VERSION
 from kvtwin.experiments.display.tables import Part, facts_table, table
 from kvtwin.experiments.setup.sizing import SizingInputs, SizingResult
 from kvtwin.workloads.counts import number_of
@@ -36,7 +35,11 @@ def budget_parts(inputs: SizingInputs) -> list[Part]:
         )
     )
     facts += [("note", note) for note in inputs.notes]
-    parts: list[Part] = [f"kvtwin size (models vLLM {VLLM_VERSION})", facts_table(facts)]
+    parts: list[Part] = [
+        f"kvtwin size (models {inputs.server.title})",
+        *([inputs.server.evidence] if inputs.server.evidence else []),
+        facts_table(facts),
+    ]
     for rank, budget in enumerate(inputs.budgets):
         parts += ["", f"memory of pipeline rank {rank}" if len(inputs.budgets) > 1 else "memory per GPU"]
         parts.append(_budget_table(budget))

@@ -11,6 +11,7 @@ import simpy
 from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.executor import Step, StepResult
 from kvtwin.engine.prefill_pacing import CommonPrefillPacing
+from kvtwin.engine.scheduler import Scheduler
 from kvtwin.sim.clock import Clock
 from kvtwin.sim.serving import ServerSimulation
 from kvtwin.sim.simulated_executor import SimulatedExecutor
@@ -140,6 +141,7 @@ class LockStepRank(ServerSimulation):
         """Turns of the loop since the wave began."""
         self._passes: deque[tuple[Step, ForwardPass]] = deque()
         """Of each step in flight that has requests, in order."""
+        assert isinstance(self.scheduler, Scheduler)  # only vLLM's ranks are known to step together
         self.scheduler.pace_prefills(CommonPrefillPacing(config.prefill_schedule_interval, lambda: self._num_steps))
 
     @property
