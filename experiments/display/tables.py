@@ -39,6 +39,8 @@ class Table:
     """The columns of words; the others hold numbers, which end below each other."""
     num_keys: int = 1
     """The first columns, which say what a row is about."""
+    page_columns: int = _ANY_WIDTH
+    """Into how many columns it shall fit where it is no terminal that says so."""
 
     def in_parts(self, width: int) -> list[Table]:
         """Tables that fit into ``width`` with as many of the columns as do, each with the keys."""
@@ -93,7 +95,7 @@ class Table:
         """Some of its columns."""
         left = [new for new, old in enumerate(columns) if old in self.left]
         rows = tuple(tuple(row[index] for index in columns) for row in self.rows)
-        return Table(tuple(self.headings[index] for index in columns), rows, left, self.num_keys)
+        return Table(tuple(self.headings[index] for index in columns), rows, left, self.num_keys, self.page_columns)
 
     def _width(self, columns: Sequence[int], width_of: Callable[[int], int]) -> int:
         return sum(map(width_of, columns)) + _GAP * (len(columns) - 1)
@@ -117,10 +119,15 @@ Part: TypeAlias = "str | Table"
 
 
 def table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], left: Container[int] = (0,), *, num_keys: int = 1
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: Container[int] = (0,),
+    *,
+    num_keys: int = 1,
+    page_columns: int = _ANY_WIDTH,
 ) -> Table:
     """A table of texts. ``left`` are the columns of words. Without any heading there is no such row."""
-    return Table(tuple(headings), tuple(map(tuple, rows)), left, num_keys)
+    return Table(tuple(headings), tuple(map(tuple, rows)), left, num_keys, page_columns)
 
 
 def facts_table(rows: Iterable[tuple[str, str]]) -> Table:
@@ -150,7 +157,7 @@ def as_text(*parts: Part) -> str:
         else:
             console = Console(file=StringIO(), width=_ANY_WIDTH, color_system=None)
             with console.capture() as captured:
-                console.print(part.drawn(_ANY_WIDTH))
+                console.print(part.drawn(part.page_columns))
             lines += [line.rstrip() for line in captured.get().splitlines()]
     return "\n".join(lines)
 

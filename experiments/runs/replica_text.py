@@ -20,6 +20,8 @@ _COLUMNS = {
     "mean TTFT (ms)": "mean_ttft_ms",
 }
 
+_PAGE_COLUMNS = 80
+
 
 def replica_parts(summary: dict[str, Any]) -> list[Part]:
     """A row per replica, and what the router did; nothing where there is one server."""
@@ -39,7 +41,7 @@ def replica_parts(summary: dict[str, Any]) -> list[Part]:
         passes = [row("Passes together / ranks without requests:", words)]
     return [
         title(f" {len(rows)} Replicas ", "-"),
-        table(("replica", *_COLUMNS), rows),
+        table(("replica", *_COLUMNS), rows, page_columns=_PAGE_COLUMNS),
         row("Most loaded / mean, requests:", cell_text(imbalance[0])),
         row("Most loaded / mean, tokens (overall):", f"{cell_text(imbalance[1])} ({cell_text(imbalance[2])})"),
         row("Cached elsewhere when sent (tokens):", summary["overlap_regret_tokens"]),

@@ -33,6 +33,12 @@ def test_words_begin_and_numbers_end_below_each_other():
     assert as_text(facts_table([("name", "what"), ("a", "")])) == "name  what\na"
 
 
+def test_a_page_of_so_many_columns_has_headings_in_lines():
+    drawn = as_text(table(("key", "prompt tokens", "mean usage (%)"), [("0", "1,234", "5.00")], page_columns=20))
+    headings = ["              mean", "     prompt  usage", "key  tokens    (%)"]
+    assert drawn.splitlines() == [*headings, "0     1,234   5.00"]
+
+
 def test_piped_text_is_whole_and_is_not_taken_for_markup():
     head, first, second = as_text(table(("name", "number", "words"), ROWS, left=(0, 2))).splitlines()
     assert head == "name       number  words"
