@@ -28,7 +28,7 @@ Open: where the summary says nothing, or two things, this is what the model does
 12. The tree names the tokens only: what the summary adds to an edge (LoRA, images, salt) is left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tests.engine.trtllm.model_blocks import (
     DEFAULT_PRIORITY,
@@ -38,7 +38,7 @@ from tests.engine.trtllm.model_blocks import (
     Block,
     Range,
     RunningSequence,
-    Tokens,
+    chunks,
     retention_of_blocks,
 )
 
@@ -98,7 +98,7 @@ class Model:
         table, num_matching, part = self._lookup(tokens)
         hit_tokens = len(table) * self.tokens_per_block + num_matching
         first_move = len(self.moves)
-        own_part = part is not None and self._is_free_leaf(part)
+        own_part = part is not None and part.is_free_leaf()
         claimed = [*table, part] if own_part else table
         num_taken = len(retention) - len(claimed) + sum(block.level == HOST for block in claimed)
         if num_taken + sum(block in self.free[DEVICE] for block in claimed) > len(self.free[DEVICE]):
@@ -156,39 +156,25 @@ class Model:
                 self._set_priority(block, DEFAULT_PRIORITY)
                 block.duration_ms = block.expires_ms = None
 
-    def _chunks(self, tokens: Sequence[int]) -> Iterator[Tokens]:
-        """What can be hit or stored, by blocks: all tokens but the last."""
-        for start in range(0, len(tokens) - 1, self.tokens_per_block):
-            yield tuple(tokens[start : min(start + self.tokens_per_block, len(tokens) - 1)])
-
     def _lookup(self, tokens: Sequence[int]) -> tuple[list[Block], int, Block | None]:
         """The full blocks that hit; then how many tokens of which block match further."""
         full: list[Block] = []
         parent = self.root
-        for chunk in self._chunks(tokens):
-            child = self._child(parent, chunk)
+        for chunk in chunks(tokens, self.tokens_per_block):
+            child = parent.child(chunk)
             if child is None or len(chunk) < self.tokens_per_block:
                 return full, *self._best_partial(parent, chunk)
             full.append(child)
             parent = child
         return full, 0, None
 
-    def _best_partial(self, parent: Block, chunk: Tokens) -> tuple[int, Block | None]:
+    def _best_partial(self, parent: Block, chunk: tuple[int, ...]) -> tuple[int, Block | None]:
         best: tuple[int, Block | None] = (0, None)
         for child in parent.children if self.partial_reuse else ():
-            pairs = zip(child.tokens, chunk, strict=False)
-            num_matching = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(child.tokens), len(chunk)))
-            if num_matching > best[0] and (self._is_free_leaf(child) or self.copy_on_partial_reuse):
+            num_matching = child.num_matching(chunk)
+            if num_matching > best[0] and (child.is_free_leaf() or self.copy_on_partial_reuse):
                 best = num_matching, child
         return best
-
-    @staticmethod
-    def _child(parent: Block, tokens: Tokens) -> Block | None:
-        return next((child for child in parent.children if child.tokens == tokens), None)
-
-    @staticmethod
-    def _is_free_leaf(block: Block) -> bool:
-        return block.num_holders == 0 and not block.children
 
     def _copy(self, source: Block, num_matching: int) -> Block:
         """A new block with the tokens that match; the source itself if it is the last free one."""
@@ -260,10 +246,10 @@ class Model:
     def _store(self, sequence: RunningSequence, partly_full_too: bool) -> None:
         """Hang the sequence's blocks into the tree; where one with the same tokens hangs, that one stays."""
         parent = self.root
-        for block, chunk in zip(sequence.table, self._chunks(sequence.tokens), strict=False):
+        for block, chunk in zip(sequence.table, chunks(sequence.tokens, self.tokens_per_block), strict=False):
             if len(chunk) < self.tokens_per_block and not partly_full_too:
                 break
-            child = self._child(parent, chunk)
+            child = parent.child(chunk)
             if child is None:
                 child, block.parent, block.tokens = block, parent, chunk
                 parent.children.append(block)

@@ -1,6 +1,6 @@
 """What the small model of TensorRT-LLM's block reuse consists of: blocks, and what they are kept with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 DEVICE, HOST = 0, 1
@@ -34,6 +34,12 @@ def retention_of_blocks(
     return found
 
 
+def chunks(tokens: Sequence[int], tokens_per_block: int) -> Iterator[Tokens]:
+    """What can be hit or stored, by blocks: all tokens but the last."""
+    for start in range(0, len(tokens) - 1, tokens_per_block):
+        yield tuple(tokens[start : min(start + tokens_per_block, len(tokens) - 1)])
+
+
 @dataclass(eq=False)
 class Block:
     """A block, where it lies, and its place in the tree: ``parent`` is None for one that is not there."""
@@ -51,6 +57,19 @@ class Block:
     def prefix(self) -> Tokens:
         """All tokens from the root to this block's end."""
         return (self.parent.prefix() if self.parent else ()) + self.tokens
+
+    def child(self, tokens: Tokens) -> "Block | None":
+        """The child with these tokens."""
+        return next((child for child in self.children if child.tokens == tokens), None)
+
+    def is_free_leaf(self) -> bool:
+        """Whether nobody holds it, and nothing follows it in the tree."""
+        return self.num_holders == 0 and not self.children
+
+    def num_matching(self, tokens: Tokens) -> int:
+        """How many tokens it begins with that ``tokens`` begins with too."""
+        pairs = list(zip(self.tokens, tokens, strict=False))
+        return next((index for index, (own, other) in enumerate(pairs) if own != other), len(pairs))
 
     def nested(self) -> tuple:
         """The subtree: tokens, level, slot, priority, children."""
