@@ -1,1 +1,1 @@
-"""Prefill and decode on replicas of their own: what carries KV caches between them, and who decides where to prefill."""
+"""Prefill and decode on separate replicas: what carries KV caches between them, and who decides where to prefill."""

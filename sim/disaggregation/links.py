@@ -23,9 +23,9 @@ class _Transfer:
 class FairLinks:
     """Links of equal bandwidth in a network that is faster than they are.
 
-    A transfer occupies the link of its source and that of its destination. Each link divides its bandwidth equally among
-    its transfers, and a transfer goes on at the smaller of its two shares: what it leaves unused nobody gets. Before its
-    first byte each transfer waits for the latency, in which it occupies nothing.
+    A transfer occupies the link of its source and that of its destination. Each link divides its bandwidth equally
+    among its transfers, and a transfer goes on at the smaller of its two shares: what it leaves unused nobody gets.
+    Before its first byte each transfer waits for the latency, in which it occupies nothing.
 
     Invariants: every transfer that was begun is done exactly once, at no time before latency + bytes / bandwidth; links
     with as many transfers move as many bytes at the same time.
