@@ -1,8 +1,7 @@
 """The plainest program with TensorRT-LLM's rules of block reuse: lists, linear searches, no speed.
 
-It follows a written summary of TensorRT-LLM's block manager in C++ ("V1"), not its code, and shares nothing with
-``engine/``: what both say of the same operations (``operations.py``) can only be wrong in both by the same
-misunderstanding. Blocks are named by where they lie: slot 0, 1, ... of the device, slot 0, 1, ... of the host.
+It follows a written summary of the block manager in C++ ("V1"), not its code, and shares nothing with ``engine/``. Blocks
+are named by where they lie: slot 0, 1, ... of the device, slot 0, 1, ... of the host.
 
 Open: where the summary says nothing, or two things, this is what the model does.
 
@@ -121,8 +120,7 @@ class Model:
 
     def add_token(self, sequence_id: int, token: int) -> int | None:
         """The device slot of the block taken for the token, if the last one was full."""
-        sequence = self.sequences[sequence_id]
-        block = None
+        sequence, block = self.sequences[sequence_id], None
         if len(sequence.tokens) == len(sequence.table) * self.tokens_per_block:
             block = self._take(*sequence.decode)
             block.num_holders = 1
@@ -195,12 +193,8 @@ class Model:
     def _take(self, priority: int, duration_ms: int | None) -> Block:
         """A block of the device; what it held goes to the host, or is lost with all that followed it."""
         block = self._victim(DEVICE)
-        if (
-            block.parent
-            and block.priority >= self.secondary_offload_min_priority
-            and self.free[HOST]
-            and self.onboard_blocks
-        ):
+        worth_it = block.parent and block.priority >= self.secondary_offload_min_priority
+        if worth_it and self.free[HOST] and self.onboard_blocks:
             offloaded, block = block, self._victim(HOST)
             self.moves.append(("offload", offloaded.slot, block.slot))
             self._swap(offloaded, block)

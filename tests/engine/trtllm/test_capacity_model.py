@@ -1,11 +1,11 @@
 """The small capacity model against what ``capacitySchedulerTest.cpp`` of NVIDIA/TensorRT-LLM expects."""
 
 from itertools import groupby
-from random import Random
 
 import pytest
 
 from tests.engine.trtllm.capacity_model import GUARANTEED_NO_EVICT, MAX_UTILIZATION, STATIC_BATCH, Job, run
+from tests.engine.trtllm.capacity_operations import random_capacity_case
 
 ALL = [GUARANTEED_NO_EVICT, MAX_UTILIZATION, STATIC_BATCH]
 
@@ -147,24 +147,17 @@ def test_one_that_never_fits(policy):
         run([Job(200, 1)], 10, 10, policy, 2)
 
 
+@pytest.mark.parametrize("duplicates", [False, True])
 @pytest.mark.parametrize("policy", ALL)
 @pytest.mark.parametrize("seed", range(10))
-def test_all_end_and_each_generates_what_it_should(policy, seed):
-    random = Random(seed)
-    size = random.randint(2, 8)
-    jobs = [
-        Job(
-            random.randint(1, 40),
-            random.randint(1, 30),
-            random.randint(0, 30),
-            random.choice([0.5, 0.5, 0.7]),
-            random.choice([None, size, 2 * size]),
-        )
-        for _ in range(12)
-    ]
-    wanted = [job.prompt_tokens + job.max_new_tokens for job in jobs]
-    max_running = random.randint(1, 5)
-    iterations = run(jobs, -(-70 // size) + random.randint(0, 10), size, policy, max_running)
-    assert [job.prompt_tokens + job.generated_tokens for job in jobs] == wanted
-    assert all(len(running) <= max_running for running, _ in iterations)
-    assert policy == MAX_UTILIZATION or not any(paused for _, paused in iterations)
+def test_all_end_and_each_generates_what_it_should(policy, seed, duplicates):
+    case = random_capacity_case(seed, duplicates)
+    wanted = [job.prompt_tokens + job.max_new_tokens for job in case.jobs]
+    arrivals = [job.arrival_iteration for job in case.jobs]
+    iterations = run(case.jobs, case.num_blocks, case.tokens_per_block, policy, case.max_running)
+    assert [job.prompt_tokens + job.generated_tokens for job in case.jobs] == wanted
+    for now, (running, paused) in enumerate(iterations):
+        assert len(running) <= case.max_running
+        assert all(arrivals[job_id] <= now for job_id in running)
+        assert not set(running) & set(paused)
+        assert policy == MAX_UTILIZATION or not paused
