@@ -1,7 +1,7 @@
 """The plainest program with TensorRT-LLM's rules of block reuse: lists, linear searches, no speed.
 
-It follows a written summary of the block manager in C++ ("V1"), not its code, and shares nothing with ``engine/``. Blocks
-are named by where they lie: slot 0, 1, ... of the device, slot 0, 1, ... of the host.
+It follows a written summary of the block manager in C++ ("V1"), not its code, and shares nothing with ``engine/``.
+Blocks are named by where they lie: slot 0, 1, ... of the device, slot 0, 1, ... of the host.
 
 Open: where the summary says nothing, or two things, this is what the model does.
 

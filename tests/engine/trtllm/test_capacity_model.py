@@ -121,6 +121,12 @@ def test_duplicates_wait(policy):
 
 
 @pytest.mark.parametrize("policy", [GUARANTEED_NO_EVICT, MAX_UTILIZATION])
+def test_others_do_not_wait_for_a_duplicate(policy):
+    jobs = [Job(21, 2, tokens=range(first, first + 21)) for first in (0, 0, 1)]
+    assert periods(run(jobs, 20, 10, policy, 3)) == [(0, [0, 2]), (1, [0, 1, 2]), (2, [1]), 3]
+
+
+@pytest.mark.parametrize("policy", [GUARANTEED_NO_EVICT, MAX_UTILIZATION])
 def test_duplicates_wait_for_the_last_chunk(policy):
     jobs = [Job(50, 40, chunk_tokens=20, tokens=range(50)) for _ in range(2)]
     assert periods(run(jobs, 20, 10, policy, 2)) == [(0, [0]), (3, [0, 1]), (42, [1]), 43]

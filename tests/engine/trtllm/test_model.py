@@ -85,7 +85,7 @@ def test_of_80_and_5_the_5_is_taken_first():
     assert next_victim(model)[0] == [1]
 
 
-@pytest.mark.parametrize(("now_ms", "priority"), [(0, 80), (2, 35)])
+@pytest.mark.parametrize(("now_ms", "priority"), [(0, 80), (1, 35), (2, 35)])
 def test_a_duration_ends(now_ms, priority):
     model = two_of_eight(kept(80, 1), [])
     model.remove_sequence(0)
@@ -214,6 +214,22 @@ def test_a_leaf_of_high_priority_below_an_offloaded_block():
     assert [block.slot for block in model.sequences[1].table] == [3, 2]
     model.add_token(1, 108)
     assert (last.parent, first.level) == (None, HOST)
+
+
+def test_the_source_of_a_copy_is_passed_over_until_it_is_copied():
+    model = Model(4, 0, 4)
+    ended(model, 0, range(9), [(0, 4, 5, None)])
+    added = model.add_sequence(1, [0, 1, 9])
+    assert (added.table, added.hit_tokens, added.moves) == ([3], 2, [("copy", DEVICE, 0, 3, 2)])
+
+
+def test_the_source_of_a_copy_is_taken_if_nothing_else_is_free():
+    model = Model(2, 1, 4)
+    ended(model, 0, range(8))
+    assert model.add_sequence(1, [9]).moves == [("offload", 1, 0)]
+    added = model.add_sequence(2, [0, 1, 9])
+    assert (added.table, added.hit_tokens) == ([0], 2)
+    assert added.moves == [("offload", 0, 0), ("copy", HOST, 0, 0, 2)]
 
 
 def test_too_few_blocks_change_nothing():
