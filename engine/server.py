@@ -7,10 +7,9 @@ in vLLM's own path asks which server it is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from kvtwin.engine.vllm_version import VLLM_VERSION
+from kvtwin.engine.server_identity import ServerIdentity, VllmServer
 
 if TYPE_CHECKING:
     from kvtwin.engine.block_keys import KeySpace
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from kvtwin.engine.pool_listener import PoolListener
     from kvtwin.engine.request import FinishReason, Request
     from kvtwin.engine.retention import Retention
+    from kvtwin.engine.scheduler import Scheduler
     from kvtwin.engine.statistics import EngineStatistics
 
 SERVERS = ("vllm",)
@@ -130,23 +130,11 @@ class StateChecker(Protocol):
         """Raise InvariantError if a step that was just scheduled contradicts itself."""
 
 
-class ServerProfile(Protocol):
+class ServerProfile(ServerIdentity, Protocol):
     """A server and those of its settings that :class:`~kvtwin.engine.config.EngineConfig` does not have.
 
     A frozen dataclass: two configurations with equal profiles decide alike.
     """
-
-    @property
-    def name(self) -> str:
-        """That of ``--server``."""
-
-    @property
-    def title(self) -> str:
-        """What it is called wherever its figures are printed: at most 30 characters."""
-
-    @property
-    def evidence(self) -> str:
-        """How its rules are known, said beside its figures; empty where the real one was run."""
 
     def make_scheduler(self, config: EngineConfig, keys: KeySpace | None) -> ServerScheduler:
         """Its scheduler. ``keys`` may be those of other servers with the same ``config.key_settings``."""
@@ -155,35 +143,19 @@ class ServerProfile(Protocol):
         """The checker of such a scheduler's invariants."""
 
 
-@dataclass(frozen=True, slots=True)
-class VllmProfile:
-    """vLLM, of which every setting is one of the configuration's own."""
+def make_scheduler(config: EngineConfig, keys: KeySpace | None = None) -> ServerScheduler:
+    """The scheduler of a configuration's server. ``keys``: as in :meth:`ServerProfile.make_scheduler`."""
+    from kvtwin.engine.scheduler import Scheduler
 
-    name: str = "vllm"
-
-    @property
-    def title(self) -> str:
-        """With the version that is modelled."""
-        return f"vLLM {VLLM_VERSION}"
-
-    @property
-    def evidence(self) -> str:
-        """None is needed: the real scheduler's logs are compared (tests/parity)."""
-        return ""
-
-    def make_scheduler(self, config: EngineConfig, keys: KeySpace | None) -> ServerScheduler:
-        """vLLM's."""
-        from kvtwin.engine.scheduler import Scheduler
-
+    if isinstance(config.server, VllmServer):
         return Scheduler(config, keys)
-
-    def make_checker(self, scheduler: ServerScheduler) -> StateChecker:
-        """Of vLLM's scheduler."""
-        from kvtwin.engine.invariants import InvariantChecker
-        from kvtwin.engine.scheduler import Scheduler
-
-        assert isinstance(scheduler, Scheduler)
-        return InvariantChecker(scheduler)
+    return cast("ServerProfile", config.server).make_scheduler(config, keys)
 
 
-VLLM = VllmProfile()
+def make_checker(config: EngineConfig, scheduler: ServerScheduler) -> StateChecker:
+    """The checker of the invariants of a configuration's server."""
+    from kvtwin.engine.invariants import InvariantChecker
+
+    if isinstance(config.server, VllmServer):
+        return InvariantChecker(cast("Scheduler", scheduler))
+    return cast("ServerProfile", config.server).make_checker(scheduler)

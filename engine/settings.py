@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
-from kvtwin.engine.server import VLLM, ServerProfile
+from kvtwin.engine.server_identity import VLLM, ServerIdentity
 from kvtwin.engine.speculation import Speculation
 
 SCHEDULING_POLICIES = ("fcfs", "priority")
@@ -26,7 +26,7 @@ class EngineSettings:
     """
 
     num_blocks: int
-    server: ServerProfile = VLLM
+    server: ServerIdentity = VLLM
     """Whose scheduler it is; one other than vLLM's brings settings of its own and does not read those of vLLM alone."""
     block_size: int = 16
     allocator: str = "paged"

@@ -22,7 +22,7 @@ from kvtwin.engine.executor import Executor, Step, StepResult
 from kvtwin.engine.observer import Observer
 from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
-from kvtwin.engine.server import ServerScheduler
+from kvtwin.engine.server import ServerScheduler, make_checker, make_scheduler
 from kvtwin.sim.clients import Clients
 from kvtwin.sim.clock import Clock
 from kvtwin.sim.compiled_engine import CompiledEngine
@@ -89,7 +89,7 @@ class ServerSimulation:
         of the engine's decisions. ``compiled`` lets the compiled loop decide where it can. ``keys`` are
         those of other servers on the clock.
         """
-        self.scheduler = config.server.make_scheduler(config, keys)
+        self.scheduler = make_scheduler(config, keys)
         self.recorder = Recorder(self.scheduler)
         self.observers: list[ServerObserver] = [executor] if isinstance(executor, ServerObserver) else []
         """Who else hears of every request and step; fill it before the run."""
@@ -112,7 +112,7 @@ class ServerSimulation:
             ignore_eos=ignore_eos,
             encoder_cache_size=config.encoder_cache_size,
         )
-        self._checker = config.server.make_checker(self.scheduler) if check else None
+        self._checker = make_checker(config, self.scheduler) if check else None
         self._on_progress = on_progress
         self._on_refusal = on_refusal
         self._num_warm_up_left = num_warm_up_requests

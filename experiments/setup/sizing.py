@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvtwin.engine.server import VLLM, ServerProfile
+from kvtwin.engine.server_identity import VLLM, ServerIdentity
 from kvtwin.engine.sizing.cache_plan import CachePlan, check_state_blocks, plan_cache
 from kvtwin.engine.sizing.drafter import Drafter
 from kvtwin.engine.sizing.group_planning import CacheLayer, SizingError
@@ -61,7 +61,7 @@ class SizingInputs:
     num_gpu_blocks_override: int | None
     disable_hybrid_kv_cache_manager: bool
     notes: tuple[str, ...]
-    server: ServerProfile = VLLM
+    server: ServerIdentity = VLLM
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,5 +194,5 @@ def test_a_new_setting_is_unknown_to_the_loop():
     others = {field.name for field in fields(EngineConfig)} - _DECIDED
     assert others == {
         *("allocator", "parallel_sampling", "preemption_mode", "num_swap_blocks", "num_offload_blocks", "retention"),
-        *("enable_kv_cache_events", "kv_cache_metrics", "speculation", "encoder_cache_size"),
+        *("enable_kv_cache_events", "kv_cache_metrics", "speculation", "encoder_cache_size", "server"),
     }
