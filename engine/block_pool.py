@@ -7,7 +7,7 @@ blocks interpreted, for many as machine code, over the same memory.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kvtwin.engine.compiled import pool_functions
 from kvtwin.engine.compiled.arrays import NUM_EVICTIONS, NUM_FREE, NUM_HASHED, NUM_KEYS, PoolArrays
@@ -167,6 +167,16 @@ class BlockPool:
             pool_functions.register(self.arrays, block_ids, keys, 0, count)
         for listener in self.listeners:
             listener.registered(block_ids, keys, part)
+
+    def drop_keys(self, block_ids: Iterable[int]) -> None:
+        """Take the keys from held blocks that have one: what they hold is worth nothing."""
+        for block in block_ids:
+            if (key := self.keys[block]) == NO_KEY:
+                continue
+            pool_functions.evict(self.arrays, block)
+            self.num_evictions -= 1  # nobody took it
+            for listener in self.listeners:
+                listener.lost_key(block, key)
 
     def reset(self) -> bool:
         """Forget every key if nothing is held, keeping the order of the queue; else change nothing.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kvtwin.engine.request import BlockTables, Request
 
@@ -26,7 +26,7 @@ class Admission:
     swapped: bool = False
     """Whether it continues with what it had computed before: its hit is no lookup then."""
     num_external_tokens: int = 0
-    """Of the hit tokens, those that only the offload tier had."""
+    """Of the hit tokens, those that only the offload tier had, or a connector."""
     is_fork: bool = False
     """Whether it shares the blocks of its parent, which hold its whole prompt (:mod:`kvtwin.engine.forking`).
 
@@ -115,6 +115,8 @@ class Step:
     images: dict[Request, list[int]] = field(default_factory=dict)
     """Images to encode first, as positions in a request's ``images``; requests without are left out. The embeddings are
     kept by content hash for this step and later ones."""
+    transfers: Any = None
+    """What a connector wants to have transferred; its executor knows what that is."""
     dropped_images: list[str] = field(default_factory=list)
     """Content hashes of images whose embeddings are kept no longer."""
     admission_stop: AdmissionStop = AdmissionStop.NOBODY_WAITS

@@ -19,7 +19,7 @@ class InvariantError(AssertionError):
     """The engine contradicts itself: a bug."""
 
 
-def _require(condition: bool, message: str, *about: object) -> None:
+def require(condition: bool, message: str, *about: object) -> None:
     if not condition:
         raise InvariantError(message.format(*about))
 
@@ -66,18 +66,18 @@ class InvariantChecker:
 
     def check_step(self, step: Step) -> None:
         """Raise InvariantError if a step that was just scheduled contradicts itself or breaks the token budget."""
-        _require(
+        require(
             len(step.requests) == len(step.num_tokens) == len(step.num_computed_tokens) == len(step.samples),
             "the lists of a step are not parallel",
         )
-        _require(len(set(step.requests)) == len(step.requests), "a request is in a step twice")
-        _require(all(num_tokens > 0 for num_tokens in step.num_tokens), "a request is in a step without a token")
-        _require(
+        require(len(set(step.requests)) == len(step.requests), "a request is in a step twice")
+        require(all(num_tokens > 0 for num_tokens in step.num_tokens), "a request is in a step without a token")
+        require(
             all(0 < number < num_tokens for number, num_tokens in _drafts_and_tokens(step)),
             "a request verifies more drafts than it computes tokens",
         )
-        _require(sum(step.num_tokens) == step.total_tokens, "the total of a step is wrong")
-        _require(step.total_tokens <= self._scheduler.config.token_budget, "a step is above the token budget")
+        require(sum(step.num_tokens) == step.total_tokens, "the total of a step is wrong")
+        require(step.total_tokens <= self._scheduler.config.token_budget, "a step is above the token budget")
         if isinstance(self._scheduler.encoder, EncoderCache):
             self._check_embeddings(step, self._scheduler.encoder)
         if isinstance(self._scheduler.kv_cache, KVCacheManager):
@@ -87,51 +87,61 @@ class InvariantChecker:
         scheduler = self._scheduler
         running, waiting = list(scheduler.running), list(scheduler.waiting)
         ids = [request.request_id for request in running + waiting]
-        _require(len(ids) == len(set(ids)), "a request is in two places")
-        _require(set(ids) == set(scheduler.live), "live requests and queues differ")
-        _require(len(running) <= scheduler.config.max_running_requests, "more requests run than seats")
+        require(len(ids) == len(set(ids)), "a request is in two places")
+        require(set(ids) == set(scheduler.live), "live requests and queues differ")
+        require(len(running) <= scheduler.config.max_running_requests, "more requests run than seats")
         for request in running:
-            _require(request.status is RequestStatus.RUNNING, "{} is in running", request)
+            require(request.status is RequestStatus.RUNNING, "{} is in running", request)
         for request in waiting:
-            _require(request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), "{} is waiting", request)
-            _require(not request.block_tables, "{} waits and holds blocks", request)
-            _require(request.num_drafts == 0, "{} waits and holds drafts", request)
+            self._check_waiting(request)
+
+    def _check_waiting(self, request: Request) -> None:
+        require(request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), "{} is waiting", request)
+        require(not request.block_tables, "{} waits and holds blocks", request)
+        require(request.num_drafts == 0, "{} waits and holds drafts", request)
+
+    def _block_holders(self) -> list[Request]:
+        return self._scheduler.running
+
+    def _other_held_blocks(self) -> list[list[list[int]]]:
+        """Tables that are no request's own."""
+        return [pin.tables for pin in self._scheduler.retention.pins.values()]
 
     def _check_encoder(self, encoder: EncoderCache) -> None:
         sizes = encoder.entries
-        _require(encoder.num_free + sum(sizes.values()) == encoder.size, "room for embeddings is lost")
+        require(encoder.num_free + sum(sizes.values()) == encoder.size, "room for embeddings is lost")
         without_holder = [name for name, holders in encoder.holders.items() if not holders]
-        _require(set(encoder.evictable) == set(without_holder), "who can be evicted and who has no holder differ")
-        _require(
+        require(set(encoder.evictable) == set(without_holder), "who can be evicted and who has no holder differ")
+        require(
             encoder.num_free + sum(sizes[name] for name in without_holder) == encoder.num_reclaimable,
             "the room that can be had for embeddings is wrong",
         )
         expected: dict[str, set[Request]] = {name: set() for name in sizes}
         for request, positions in encoder.held.items():
-            _require(self._scheduler.live.get(request.request_id) is request, "{} ended and holds images", request)
+            require(self._scheduler.live.get(request.request_id) is request, "{} ended and holds images", request)
             for position in positions:
                 name = request.images[position].content_hash
-                _require(name in sizes, "{} holds {}, which is not kept", request, name)
+                require(name in sizes, "{} holds {}, which is not kept", request, name)
                 expected[name].add(request)
-        _require(encoder.holders == expected, "holders of embeddings are wrong")
+        require(encoder.holders == expected, "holders of embeddings are wrong")
 
     def _check_embeddings(self, step: Step, encoder: EncoderCache) -> None:
         """What a step computes of images, it has."""
         images = [request.images[position] for request, positions in step.images.items() for position in positions]
         config = self._scheduler.config
         keeps_whole = config.disable_chunked_mm_input and config.prefill_lookahead_tokens <= 1  # which cuts after it
-        _require(
+        require(
             sum(image.num_embeddings for image in images) <= config.encoder_budget, "a step encodes more than it may"
         )
-        _require(set(step.images) <= set(step.requests), "images are encoded for nobody")
+        require(set(step.images) <= set(step.requests), "images are encoded for nobody")
         for request, start, num_tokens in zip(step.requests, step.num_computed_tokens, step.num_tokens, strict=True):
             end = start + num_tokens
             for image in request.images:
                 if image.end_tokens <= start or image.offset_tokens >= end:
                     continue
                 is_held = request in encoder.holders.get(image.content_hash, ())
-                _require(is_held or not needs_embeddings(image, start, end), "{} lacks an image", request)
-                _require(
+                require(is_held or not needs_embeddings(image, start, end), "{} lacks an image", request)
+                require(
                     not keeps_whole or start > image.offset_tokens or end >= image.end_tokens,
                     "{} computes a part of an image",
                     request,
@@ -139,37 +149,37 @@ class InvariantChecker:
 
     def _check_requests(self, cache: KVCacheManager) -> None:
         for request in self._scheduler.running:
-            _require(
+            require(
                 0 <= request.num_computed_tokens <= request.num_tokens + request.num_placeholders,
                 "{} computed more than there is",
                 request,
             )
-            _require(
+            require(
                 len(request.block_keys) * self._scheduler.config.hash_block_size <= request.num_tokens,
                 "{} has keys of unknown tokens",
                 request,
             )
             for index, (table, group) in enumerate(zip(request.block_tables, cache.groups, strict=True)):
                 registered = request.num_registered_blocks[index]
-                _require(
+                require(
                     len(table) * group.block_size >= request.num_computed_tokens, "{} computed without slots", request
                 )
-                _require(registered * group.block_size <= request.num_tokens, "{} registered unknown tokens", request)
+                require(registered * group.block_size <= request.num_tokens, "{} registered unknown tokens", request)
                 if isinstance(cache.pool, MultiKeyPool):
                     self._check_prefix_keys(cache, cache.pool, request, index)
                 else:
                     self._check_keys(cache, request, index)
                 held = [block for block in table if block != NULL_BLOCK]
-                _require(len(set(held)) == len(held), "{} has a block twice", request)
+                require(len(set(held)) == len(held), "{} has a block twice", request)
                 most_blocks = group.most_blocks(len(table) * group.block_size)
-                _require(
+                require(
                     len(held) <= most_blocks or self._scheduler.config.vllm_strict,  # which rejects nobody
                     "{} holds more blocks than it was said to need",
                     request,
                 )
                 needed = table[group.num_dead_blocks(request.num_computed_tokens) :]
                 may_lack_block = group.kind == "chunked_local_attention" and self._scheduler.config.vllm_strict
-                _require(NULL_BLOCK not in needed or may_lack_block, "{} lacks a block", request)
+                require(NULL_BLOCK not in needed or may_lack_block, "{} lacks a block", request)
 
     def _check_keys(self, cache: KVCacheManager, request: Request, index: int) -> None:
         """Blocks have the keys of their places, up to the last that was registered."""
@@ -177,13 +187,13 @@ class InvariantChecker:
         expected = cache.pool_keys(request, 0, registered, index)
         actual = [cache.pool.keys[block] for block in table]
         may_lack_key = cache.groups[index].forgets
-        _require(
+        require(
             all(key == known or (may_lack_key and key == NO_KEY) for key, known in zip(actual, expected, strict=False)),
             "{} has a block under a wrong key",
             request,
         )
         early = [position for position in range(registered, len(table)) if actual[position] != NO_KEY]
-        _require(
+        require(
             all(_may_be_registered_by_another(cache, request, index, position) for position in early),
             "{} has a key too early",
             request,
@@ -196,31 +206,31 @@ class InvariantChecker:
             num_tokens = pool.prefix_tokens(block)
             if num_tokens is None:
                 is_registered = position < request.num_registered_blocks[index]
-                _require(forgets or not is_registered, "{} has a block without its key", request)
+                require(forgets or not is_registered, "{} has a block without its key", request)
                 continue
             if _may_be_registered_by_another(cache, request, index, position):
                 continue
             num_hashes = num_tokens // self._scheduler.config.hash_block_size
             request.content.extend_keys(request.block_keys, num_hashes)
-            _require(
+            require(
                 request.block_keys[num_hashes - 1] * len(cache.groups) + index == pool.keys[block],
                 "{} has a block under a wrong key",
                 request,
             )
             is_at_place = position * block_size < num_tokens <= (position + 1) * block_size
-            _require(is_at_place or cache.groups[index].kind == "mamba", "{} has a block at a wrong place", request)
+            require(is_at_place or cache.groups[index].kind == "mamba", "{} has a block at a wrong place", request)
 
     def _check_forks(self, cache: KVCacheManager) -> None:
         forks = cache.forks
         if not forks.any_yet:
             return
         for request, num_tokens in forks.unwritten.items():
-            _require(bool(request.block_tables), "{} shares blocks and holds none", request)
-            _require(request.num_computed_tokens == num_tokens, "{} shares a block that it has written", request)
+            require(bool(request.block_tables), "{} shares blocks and holds none", request)
+            require(request.num_computed_tokens == num_tokens, "{} shares a block that it has written", request)
         for request in self._scheduler.running:
             if forks.blocks_to_copy(request):
-                _require(bool(forks.unwritten), "{} is about to write a block that is not its own", request)
-                _require(
+                require(bool(forks.unwritten), "{} is about to write a block that is not its own", request)
+                require(
                     request.num_slots <= request.num_computed_tokens,
                     "{} has slots in a block that is not its own",
                     request,
@@ -247,7 +257,7 @@ class InvariantChecker:
                 for position in range(start // size, -(-end // size)):
                     block = table[position]
                     is_part = isinstance(cache.pool, MultiKeyPool) and end >= (cache.pool.prefix_tokens(block) or 0)
-                    _require(
+                    require(
                         position < request.num_registered_blocks[index] or cache.pool.keys[block] == NO_KEY or is_part,
                         "{} writes block {}, which the cache has under a key",
                         request,
@@ -260,7 +270,7 @@ class InvariantChecker:
                         if other is not request and block in other.block_tables[index]:
                             source = other.parent if other in forks else other
                             is_taken_over = source is request or last_written < hit_tokens.get(source, 0)
-                            _require(
+                            require(
                                 is_taken_over and other.block_tables[index][position] == block,
                                 "{} writes block {}, which {} holds too",
                                 request,
@@ -269,44 +279,44 @@ class InvariantChecker:
                             )
 
     def _check_references(self, pool: BlockPool) -> None:
-        owners = [request.block_tables for request in self._scheduler.running]
-        owners += [pin.tables for pin in self._scheduler.retention.pins.values()]
+        owners = [request.block_tables for request in self._block_holders()]
+        owners += self._other_held_blocks()
         held = Counter(block for tables in owners for table in tables for block in table if block != NULL_BLOCK)
         counted = {block: count for block, count in enumerate(pool.ref_counts) if count}
         wrong = [block for block in counted.keys() | held.keys() if counted.get(block) != held[block]]
-        _require(not wrong, "blocks {}: references and holders differ", wrong)
+        require(not wrong, "blocks {}: references and holders differ", wrong)
 
     def _check_pins(self, pool: BlockPool) -> None:
         retention, keys = self._scheduler.retention, pool.keys
         pins = list(retention.pins.values())
         for session, pin in retention.pins.items():
             pinned = [block for table in pin.tables for block in table]
-            _require(len(set(pinned)) == len(pinned), "session {} pins a block twice", session)
-            _require(all(keys[block] != NO_KEY for block in pinned), "session {} pins a block without a key", session)
+            require(len(set(pinned)) == len(pinned), "session {} pins a block twice", session)
+            require(all(keys[block] != NO_KEY for block in pinned), "session {} pins a block without a key", session)
         distinct = {block for pin in pins for table in pin.tables for block in table}
-        _require(len(distinct) == retention.num_pinned_blocks, "the number of pinned blocks is wrong")
+        require(len(distinct) == retention.num_pinned_blocks, "the number of pinned blocks is wrong")
         ends = [pin.ended_ns for pin in pins]
-        _require(ends == sorted(ends), "pins are not in order of age")
+        require(ends == sorted(ends), "pins are not in order of age")
 
     def _check_free_queue(self, pool: BlockPool) -> None:
         queue = pool.free_queue()
-        _require(len(queue) == len(set(queue)) == pool.num_free_blocks, "the free count and the free queue differ")
-        _require(NULL_BLOCK not in queue, "the null block is free")
-        _require(not any(map(pool.ref_counts.__getitem__, queue)), "a held block is in the free queue")
-        _require(pool.num_free_blocks + pool.num_used_blocks == pool.num_usable_blocks, "blocks are lost")
+        require(len(queue) == len(set(queue)) == pool.num_free_blocks, "the free count and the free queue differ")
+        require(NULL_BLOCK not in queue, "the null block is free")
+        require(not any(map(pool.ref_counts.__getitem__, queue)), "a held block is in the free queue")
+        require(pool.num_free_blocks + pool.num_used_blocks == pool.num_usable_blocks, "blocks are lost")
 
     def _check_cache_map(self, cache: KVCacheManager) -> None:
         pool = cache.pool
         with_key = [block for block, key in enumerate(pool.keys) if key != NO_KEY]
-        _require(len(with_key) == pool.num_hashed_blocks, "the number of blocks with a key is wrong")
+        require(len(with_key) == pool.num_hashed_blocks, "the number of blocks with a key is wrong")
         keys_of = pool.keys_of if isinstance(pool, MultiKeyPool) else lambda block: [pool.keys[block]]
         named = [(key, block) for block in with_key for key in keys_of(block)]
         for key, block in named:
-            _require(block in pool.blocks_with_key(key), "block {} is not in the map", block)
+            require(block in pool.blocks_with_key(key), "block {} is not in the map", block)
         distinct = {key for key, _ in named}
-        _require(len(distinct) == pool.num_cached_keys, "the map holds keys that no block has")
-        _require(sum(len(pool.blocks_with_key(key)) for key in distinct) == len(named), "the map names a block twice")
-        _require(cache.phantoms.blocks <= set(with_key), "a phantom block has no key")
+        require(len(distinct) == pool.num_cached_keys, "the map holds keys that no block has")
+        require(sum(len(pool.blocks_with_key(key)) for key in distinct) == len(named), "the map names a block twice")
+        require(cache.phantoms.blocks <= set(with_key), "a phantom block has no key")
 
     def _check_host_memory(self, cache: KVCacheManager) -> None:
         config = self._scheduler.config
@@ -314,31 +324,31 @@ class InvariantChecker:
         if cache.swap:
             owned = list(cache.swap.pool.free_blocks())
             for request, blocks in cache.swap.owned_blocks():
-                _require(request.status is RequestStatus.PREEMPTED, "{} is swapped", request)
-                _require(not request.block_tables, "{} is swapped and holds blocks", request)
+                require(request.status is RequestStatus.PREEMPTED, "{} is swapped", request)
+                require(not request.block_tables, "{} is swapped and holds blocks", request)
                 owned += blocks
-            _require(sorted(owned) == list(expected), "host blocks for swapping are lost or owned twice")
+            require(sorted(owned) == list(expected), "host blocks for swapping are lost or owned twice")
         if cache.offload:
             first = expected.stop
             owned = [*cache.offload.pool.free_blocks(), *cache.offload.cached_blocks()]
             expected = range(first, first + config.num_offload_blocks)
-            _require(sorted(owned) == list(expected), "host blocks of the offload tier are lost or owned twice")
+            require(sorted(owned) == list(expected), "host blocks of the offload tier are lost or owned twice")
 
     def _check_ranges(self, cache: ContiguousCache) -> None:
         pool = cache.pool
-        _require(set(cache.ranges) == set(self._scheduler.running), "who runs and who has a range differ")
+        require(set(cache.ranges) == set(self._scheduler.running), "who runs and who has a range differ")
         for request, (start, size) in cache.ranges.items():
             (table,) = request.block_tables
-            _require(table == list(range(start, start + len(table))), "{} strays from its range", request)
-            _require(request.num_computed_tokens <= len(table) <= size, "{} lacks slots", request)
+            require(table == list(range(start, start + len(table))), "{} strays from its range", request)
+            require(request.num_computed_tokens <= len(table) <= size, "{} lacks slots", request)
         free = pool.free_ranges()
         held = [(start, start + size) for start, size in cache.ranges.values()]
         end = 1
         for first, behind in sorted(free + held):
-            _require(end == first < behind, "ranges overlap or leave a hole")
+            require(end == first < behind, "ranges overlap or leave a hole")
             end = behind
-        _require(end == pool.num_usable_blocks + 1, "ranges leave a hole at the end")
-        _require(sum(behind - first for first, behind in free) == pool.num_free_blocks, "the free count is wrong")
-        _require(
+        require(end == pool.num_usable_blocks + 1, "ranges leave a hole at the end")
+        require(sum(behind - first for first, behind in free) == pool.num_free_blocks, "the free count is wrong")
+        require(
             all(left[1] < right[0] for left, right in pairwise(free)), "free ranges are not in order, or not merged"
         )

@@ -211,12 +211,14 @@ class KVCacheManager:
         *,
         num_reserved_blocks: int = 0,
         reserve_full_sequence: bool = False,
+        num_promised_blocks: int = 0,
     ) -> BlockTables | None:
         """Give ``request`` slots for ``num_new_tokens`` more tokens; return the blocks added, per group.
 
         With ``hit`` the request is admitted. ``num_reserved_blocks`` must stay free, and with
-        ``reserve_full_sequence`` all known tokens must fit now, though only the new ones get blocks. Returns None when
-        blocks are missing; then nothing changes, but that blocks behind the request's windows are let go.
+        ``reserve_full_sequence`` all known tokens must fit now, though only the new ones get blocks, which must leave
+        the ``num_promised_blocks`` to others. Returns None when blocks are missing; then nothing changes, but that
+        blocks behind the request's windows are let go.
         """
         if hit is None:
             if self._forgetful:
@@ -237,9 +239,10 @@ class KVCacheManager:
             if self.must_wait(hit):
                 return None
             num_scheduled_tokens = hit.num_tokens + num_new_tokens
-            num_slots = min(num_scheduled_tokens + self._lookahead_slots, self._max_model_len)
+            lookahead_slots = 0 if hit.is_loading else self._lookahead_slots
+            num_slots = min(num_scheduled_tokens + lookahead_slots, self._max_model_len)
             span = Span(hit.num_tokens, num_scheduled_tokens, num_slots, is_admission=True)
-            num_missing_blocks = self._missing(request, span, hit.block_tables)
+            num_missing_blocks = self._missing(request, span, hit.block_tables) + num_promised_blocks
             if reserve_full_sequence:
                 num_tokens = min(request.num_tokens, self._max_model_len)
                 whole = Span(hit.num_tokens, num_tokens, num_tokens, is_admission=True)
@@ -252,10 +255,11 @@ class KVCacheManager:
             return None
         if hit is None:
             self.forks.copy(request)
-        else:
+        elif not hit.is_held:
             self._adopt(request, hit)
         new_blocks = self._add_blocks(request, span)
-        self.register(request, min(num_scheduled_tokens, request.num_tokens))
+        if hit is None or not hit.is_loading:
+            self.register(request, min(num_scheduled_tokens, request.num_tokens))
         return new_blocks
 
     def free(self, request: Request, *, to_host: bool = False) -> None:
@@ -276,6 +280,18 @@ class KVCacheManager:
         request.block_tables = []
         request.num_registered_blocks = []
         request.num_slots = 0
+
+    def take_blocks(self, request: Request) -> list[list[int]]:
+        """As :meth:`free`, but that the blocks stay held: to be freed later, each list as it is."""
+        tables = [table[::-1] for table in request.block_tables]
+        request.block_tables = []
+        self.free(request)
+        return tables
+
+    def num_blocks_to_finish(self, request: Request, num_tokens: int) -> int:
+        """Blocks that ``request`` lacks to hold ``num_tokens`` tokens."""
+        span = Span(request.num_computed_tokens, num_tokens, num_tokens, is_admission=True)
+        return self._missing(request, span, request.block_tables or self._nothing)
 
     def _missing(self, request: Request, span: Span, tables: BlockTables, *, is_whole: bool = False) -> int:
         """Blocks that ``tables`` of ``request`` lack for ``span``; ``is_whole``: to admit all of it some time."""

@@ -16,6 +16,7 @@ class RequestStatus(Enum):
     """Where a request stands."""
 
     WAITING = "waiting"
+    WAITING_FOR_REMOTE_KV = "waiting for remote KV"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"

@@ -177,8 +177,7 @@ class Scheduler:
         self._drafts.claim(step)
         self._advance(step)
         self._drafts.expect(step)
-        if self.config.enable_prefix_caching:
-            self.statistics.record_admissions(step.admitted, asks_host=self.kv_cache.offload is not None)
+        self._record_lookups(step)
         self.observer.scheduled(step)
         return step
 
@@ -201,6 +200,8 @@ class Scheduler:
             while new_blocks is None:
                 if not self.retention.give_up(request, is_alone=len(self.running) == 1):
                     victim = self._choose_victim()
+                    if not self._can_preempt(victim):
+                        return
                     index -= self.running.index(victim) < index
                     self.running.remove(victim)
                     if victim in step.requests:
@@ -261,11 +262,13 @@ class Scheduler:
                 continue
             reason = None if self.config.vllm_strict else self.kv_cache.why_never_fits(request, request.num_tokens)
             if reason is None:
-                hit = self._forks.find_hit(request, step) or self.kv_cache.find_hit(request)
-                return Candidate(request, hit, step, budget_left)
+                return Candidate(request, self._find_hit(request, step), step, budget_left)
             self.waiting.pop()
             self._finish(request, FinishReason.CAPACITY, reason)
         return AdmissionStop.NOBODY_WAITS
+
+    def _find_hit(self, request: Request, step: Step) -> Hit:
+        return self._forks.find_hit(request, step) or self.kv_cache.find_hit(request)
 
     def _chunk(self, candidate: Candidate) -> int | AdmissionStop:
         """How many tokens the candidate computes in this step: what it lacks, cut by one rule after the other."""
@@ -318,13 +321,17 @@ class Scheduler:
             return self.running[-1]
         return max(self.running, key=lambda request: (request.priority, request.arrival_ns))
 
+    def _can_preempt(self, victim: Request) -> bool:
+        """Whether preempting ``victim`` would free its blocks now."""
+        return True
+
     def _preempt(self, request: Request, needed_by: Request | None) -> None:
         """Take everything from ``request``, which left ``running``, and let it wait (specification, section 6.2).
 
         It makes room for ``needed_by``, which may be itself; None: the prefix cache is reset, and nothing is kept.
         """
         self.observer.preempted(request, needed_by)
-        self.kv_cache.free(request, to_host=needed_by is not None)
+        self._free(request, to_host=needed_by is not None)
         self.encoder.release(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
@@ -355,10 +362,22 @@ class Scheduler:
         self.encoder.schedule(request, step)
         tables = [list(table) for table in request.block_tables]
         step.admitted.append(
-            Admission(request, hit.num_tokens, tables, resumed, hit.is_swapped, hit.num_external_tokens, hit.is_fork)
+            Admission(
+                request,
+                hit.num_tokens,
+                tables,
+                resumed,
+                hit.is_swapped or hit.is_held,
+                hit.num_external_tokens,
+                hit.is_fork,
+            )
         )
         self.statistics.phantom_hit_tokens += hit.num_phantom_tokens
         self.statistics.num_forks += hit.is_fork
+
+    def _record_lookups(self, step: Step) -> None:
+        if self.config.enable_prefix_caching:
+            self.statistics.record_admissions(step.admitted, asks_host=self.kv_cache.offload is not None)
 
     def _advance(self, step: Step) -> None:
         """Count the step's tokens as computed and expect its samples (specification, sections 5.3 and 8.2)."""
@@ -434,11 +453,14 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason, message: str = "") -> None:
         self.retention.keep(request)
-        self.kv_cache.free(request)
+        self._free(request)
         self.encoder.release(request)
         del self.live[request.request_id]
         self._finished_since_step.append(request)
         self.end(request, reason, message)
+
+    def _free(self, request: Request, *, to_host: bool = False) -> None:
+        self.kv_cache.free(request, to_host=to_host)
 
     def end(self, request: Request, reason: FinishReason, message: str = "") -> None:
         """Count a request as ended that the engine does not hold any more."""

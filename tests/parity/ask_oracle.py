@@ -1,10 +1,10 @@
 """Make parity cases with the real vLLM's answers: runs under the oracle's own interpreter.
 
-    ask_oracle.py --first SEED --count N --out DIR [--images]
+    ask_oracle.py --first SEED --count N --out DIR [--images|--connectors]
 
-Writes N random cases, with --images those of them that have images, each as workload, configuration and log, in the
-layout of golden/. Of a case that vLLM itself refuses or crashes on, workload and configuration go to
-DIR/without_answer; the reason is printed.
+Writes N random cases, with --images those of them that have images, with --connectors all of them with a connector,
+each as workload, configuration and log, in the layout of golden/. Of a case that vLLM itself refuses or crashes on,
+workload and configuration go to DIR/without_answer; the reason is printed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 
 import random_cases  # noqa: E402
 
-from tests.parity.oracle.image_oracle import ImageOracle  # noqa: E402
+from tests.parity.oracle.connector_oracle import ConnectorOracle  # noqa: E402
 
 
 def write_jsonl(path: Path, records: list) -> None:
@@ -30,7 +30,7 @@ def write_jsonl(path: Path, records: list) -> None:
 
 def write_case(folder: Path, name: str, config: dict, lines: list, packed: str = "") -> None:
     """Write a case with the real scheduler's answer, its files ending in ``packed``."""
-    oracle = ImageOracle(config, [dict(line) for line in lines])
+    oracle = ConnectorOracle(config, [dict(line) for line in lines])
     records: list = []
     oracle.run(records.append)
     write_jsonl(folder / f"{name}.workload.jsonl{packed}", lines)
@@ -38,9 +38,8 @@ def write_case(folder: Path, name: str, config: dict, lines: list, packed: str =
     (folder / f"{name}.config.json").write_text(json.dumps(oracle.cfg | {"name": name}, indent=1))
 
 
-def keep_unanswered(seed: int, folder: Path) -> None:
-    """Write case ``seed``, to which there is no log."""
-    config, lines = random_cases.random_case(seed)
+def keep_unanswered(seed: int, config: dict, lines: list, folder: Path) -> None:
+    """Write a case to which there is no log."""
     folder.mkdir(exist_ok=True)
     write_jsonl(folder / f"random_{seed}.workload.jsonl", lines)
     (folder / f"random_{seed}.config.json").write_text(json.dumps(config, indent=1))
@@ -52,18 +51,20 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", action="store_true")
+    parser.add_argument("--connectors", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     seeds = list(range(options.first, options.first + options.count))
     if options.images:
         seeds = [seed for seed in seeds if "encoder_cache_size" in random_cases.random_case(seed)[0]]
+    make_case = random_cases.random_connected_case if options.connectors else random_cases.random_case
     refused = 0
     for seed in seeds:
         try:
-            write_case(options.out, f"random_{seed}", *random_cases.random_case(seed))
+            write_case(options.out, f"random_{seed}", *make_case(seed))
         except Exception as error:
             refused += 1
-            keep_unanswered(seed, options.out / "without_answer")
+            keep_unanswered(seed, *make_case(seed), options.out / "without_answer")
             print(f"case {seed}: vLLM gave no answer: {type(error).__name__}: {error}"[:300])
     print(f"{len(seeds) - refused} cases asked, {refused} without an answer")
     return 0

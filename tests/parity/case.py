@@ -19,6 +19,7 @@ from kvtwin.engine.block_hashes import Image, LoraAdapter
 from kvtwin.engine.block_keys import TokenContent
 from kvtwin.engine.cache_group_spec import CacheGroupSpec
 from kvtwin.engine.config import EngineConfig
+from kvtwin.engine.connectors.invariants import ConnectedInvariantChecker
 from kvtwin.engine.core import EngineCore
 from kvtwin.engine.encoder_cache import EncoderCache
 from kvtwin.engine.executor import Step
@@ -28,8 +29,10 @@ from kvtwin.engine.prefill_pacing import CommonPrefillPacing
 from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.engine.speculation import Speculation
+from tests.parity.connected_case import make_connected_case
 from tests.parity.oracle import vllm_oracle
-from tests.parity.oracle.image_oracle import DEFAULT_CONFIG, IMAGE_DEFAULTS
+from tests.parity.oracle.connector_oracle import DEFAULT_CONFIG
+from tests.parity.oracle.image_oracle import IMAGE_DEFAULTS
 
 SAME_NAMES = (
     "num_blocks",
@@ -190,14 +193,18 @@ class CaseRun:
         for line in lines:
             if line.get("lora"):
                 self.lora_numbers.setdefault(line["lora"], len(self.lora_numbers) + 1)
-        self.core = EngineCore(Scheduler(engine_config(self.case, len(self.lora_numbers))))
-        self.scheduler = self.core.scheduler
+        config = engine_config(self.case, len(self.lora_numbers))
+        self.connected = make_connected_case(self.case, lines)
+        self.scheduler = self.connected.make_scheduler(config) if self.connected else Scheduler(config)
+        self.core = EngineCore(self.scheduler)
         if self.case["common_prefill_interval"] > 1:
             steps = self.scheduler.statistics
             self.scheduler.pace_prefills(
                 CommonPrefillPacing(self.case["common_prefill_interval"], lambda: steps.num_steps - 1)
             )
-        self.checker = InvariantChecker(self.scheduler) if check else None
+        self.checker = None
+        if check:
+            self.checker = (ConnectedInvariantChecker if self.connected else InvariantChecker)(self.scheduler)
         self.vocabulary = self.case["vocab"]
         self.sampler = _Sampler(self.vocabulary, self.case["num_speculative_tokens"], self.case["async_scheduling"])
         order = sorted(enumerate(lines), key=lambda entry: (_step_of(entry[1]), entry[0]))
@@ -237,6 +244,8 @@ class CaseRun:
         if step is not None:
             self.step_numbers[step.index] = number
             self._log_schedule(step, record)
+            if self.connected:
+                self.connected.carry_out(step, self.sampler.emitted)
             self.sampled[step.index] = self.sampler.sample(step)
             if self.checker:
                 self.checker.check_step(step)
@@ -244,6 +253,8 @@ class CaseRun:
             index = self.core.in_flight[0].index
             before = {id(request): request.num_output_tokens for request in self.core.in_flight[0].requests}
             tokens = self.sampled.pop(index)
+            if self.connected:
+                record["transfers"] = self.connected.report(self.core.in_flight[0])
             done = self.core.process(tokens, [self.sampler.num_drafts * bool(token_ids) for token_ids in tokens])
             self._log_update(done, before, record)
         if self.checker:
@@ -355,6 +366,8 @@ class CaseRun:
         ]
         record["finished"] += [[one.request_id, "error"] for one in ended if one.finish_reason == "error"]
         self.prefix = self._prefix_now()
+        if self.connected:
+            self.connected.note_statistics()
         if self.case["kv_events"]:
             record["kv_events"] = [event_to_json(event) for event in self.scheduler.kv_cache.events.take()]
 
@@ -369,6 +382,8 @@ class CaseRun:
         record["prefix"] = dict(self.prefix)
         if self.case["kv_events"]:
             record.setdefault("kv_events", [])
+        if self.connected:
+            self.connected.log_state(record)
         if isinstance(encoder := self.scheduler.encoder, EncoderCache):
             record["encoder_cache"] = {
                 "free": encoder.num_free,

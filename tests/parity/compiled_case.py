@@ -17,7 +17,7 @@ from kvtwin.sim.linear import LinearStepTime
 from kvtwin.sim.recording import Recorder
 from kvtwin.workloads.request_record import RequestRecord
 from tests.parity.case import CaseRun, UnsupportedCaseError, engine_config
-from tests.parity.oracle.image_oracle import DEFAULT_CONFIG
+from tests.parity.oracle.connector_oracle import DEFAULT_CONFIG
 
 _SPARE_ROWS = 4
 """With fewer rows left for steps the loop comes back before it schedules the next one."""

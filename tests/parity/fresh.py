@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.parity.__main__ import case_names, compare_case, log_file
 from tests.parity.case import UnsupportedCaseError, engine_config, read_jsonl
 from tests.parity.kinds import events, kinds
-from tests.parity.oracle.image_oracle import DEFAULT_CONFIG
+from tests.parity.oracle.connector_oracle import DEFAULT_CONFIG
 
 HERE = Path(__file__).resolve().parent
 ORACLE = HERE.parents[1] / ".oracle"

@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+from random_connectors import connect
 from random_images import draw_images
 from random_workloads import random_workload
 
@@ -44,6 +45,12 @@ def random_case(seed: int) -> tuple[Config, list[dict[str, Any]]]:
     lines = random_workload(rng, config)
     draw_images(random.Random(f"parity/images/{seed}"), config, lines)
     return config, lines
+
+
+def random_connected_case(seed: int) -> tuple[Config, list[dict[str, Any]]]:
+    """Case number ``seed`` with a KV connector."""
+    config, lines = random_case(seed)
+    return config, connect(seed, config, lines)
 
 
 def _draw_sizes(rng: random.Random) -> Config:

@@ -14,7 +14,7 @@ from tests.parity.__main__ import case_names, log_file, main
 from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
 from tests.parity.compare import compare
 from tests.parity.compiled_case import run_compiled_case, why_plain
-from tests.parity.oracle.image_oracle import DEFAULT_CONFIG
+from tests.parity.oracle.connector_oracle import DEFAULT_CONFIG
 from tests.parts import slow_but
 
 HERE = Path(__file__).parent

@@ -1,0 +1,32 @@
+"""What must hold of an engine with a connector, beside what must hold of any."""
+
+from __future__ import annotations
+
+from kvtwin.engine.connectors.connected_scheduler import ConnectedScheduler
+from kvtwin.engine.invariants import InvariantChecker, require
+from kvtwin.engine.request import Request, RequestStatus
+
+
+class ConnectedInvariantChecker(InvariantChecker):
+    """Checks a :class:`ConnectedScheduler`."""
+
+    _scheduler: ConnectedScheduler
+
+    def _block_holders(self) -> list[Request]:
+        return [*self._scheduler.running, *self._scheduler.waiting.holding, *self._scheduler.kept.values()]
+
+    def _other_held_blocks(self) -> list[list[list[int]]]:
+        return [*super()._other_held_blocks(), [self._scheduler.blocks_to_be_freed()]]
+
+    def _check_waiting(self, request: Request) -> None:
+        if request.num_computed_tokens or request.status is RequestStatus.WAITING_FOR_REMOTE_KV:
+            require(request in list(self._scheduler.waiting.holding), "{} does not wait first", request)
+            require(bool(request.block_tables), "{} waits first and holds no block", request)
+            require(request.num_drafts == 0, "{} waits and holds drafts", request)
+            return
+        super()._check_waiting(request)
+
+    def _check_queues(self) -> None:
+        super()._check_queues()
+        for request in self._scheduler.kept.values():
+            require(request.is_finished, "{} is kept and has not ended", request)
