@@ -144,8 +144,9 @@ class LoopCore:
 
 def why_plain(case: dict[str, Any], lines: list[dict[str, Any]]) -> list[str]:
     """What of a case only the plain scheduler knows."""
-    config = engine_config(DEFAULT_CONFIG | case | {"kv_events": False}, num_loras=0)
-    return [*reasons_against(config), *sorted({line.get("op", "add") for line in lines} - {"add"})]
+    case = DEFAULT_CONFIG | case | {"kv_events": False}
+    reasons = [*reasons_against(engine_config(case, num_loras=0)), *["a KV connector"] * bool(case["connector"])]
+    return [*reasons, *sorted({line.get("op", "add") for line in lines} - {"add"})]
 
 
 class CompiledRun(CaseRun):

@@ -37,10 +37,10 @@ def set_up_oracle(folder: Path) -> dict[str, str]:
     return {"VLLM_ORACLE_SRC": str(folder / "vllm_src"), "ORACLE_PYTHON": str(folder / "venv" / "bin" / "python")}
 
 
-def ask_oracle(variables: dict[str, str], first_seed: int, count: int, folder: Path, *, images: bool) -> None:
-    """Have the real vLLM answer ``count`` random cases into ``folder``; with ``images`` only those that have some."""
+def ask_oracle(variables: dict[str, str], first_seed: int, count: int, folder: Path, *, only: list[str]) -> None:
+    """Have the real vLLM answer ``count`` random cases into ``folder``; ``only`` has ask_oracle.py's choice of them."""
     command = [variables["ORACLE_PYTHON"], str(HERE / "ask_oracle.py"), "--out", str(folder)]
-    command += ["--first", str(first_seed), "--count", str(count)] + ["--images"] * images
+    command += ["--first", str(first_seed), "--count", str(count), *only]
     subprocess.run(command, check=True, env=os.environ | variables, stderr=subprocess.DEVNULL)
 
 
@@ -85,13 +85,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="cases (300)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="first seed (the time)")
     parser.add_argument("--images", action="store_true", help="only the cases that have images, about one in four")
+    parser.add_argument("--connectors", action="store_true", help="cases with a KV connector, which others never have")
     parser.add_argument("--keep", type=Path, help="keep the cases in this folder")
     options = parser.parse_args()
     variables = set_up_oracle(ORACLE)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         print(f"seeds {options.seed} to {options.seed + options.count - 1}", flush=True)
-        ask_oracle(variables, options.seed, options.count, folder, images=options.images)
+        only = ["--images"] * options.images + ["--connectors"] * options.connectors
+        ask_oracle(variables, options.seed, options.count, folder, only=only)
         totals, kind_counts, event_counts = compare_folder(folder)
         unanswered = case_names(folder / "without_answer")
         wrong = not_refused(folder)

@@ -27,6 +27,7 @@ def kinds(config: Config, lines: Iterable[dict[str, Any]]) -> set[str]:
         "prefill interval of ranks": config["common_prefill_interval"] > 1,
         "LoRA": bool(config["max_loras"]),
         "images": config["encoder_cache_size"] > 0,
+        "KV connectors": bool(config["connector"]),
         "whole images": config["encoder_cache_size"] > 0 and config["disable_chunked_mm_input"],
     }
     threshold, block_size = config["long_prefill_token_threshold"], config["block_size"]
@@ -99,6 +100,9 @@ def events(log: Iterable[dict[str, Any]]) -> Counter[str]:
         encoder = record.get("encoder", {"encodes": (), "dropped": ()})
         counts["images encoded"] += sum(len(positions) for _, positions in encoder["encodes"])
         counts["images dropped"] += len(encoder["dropped"])
+        counts["loads over"] += len(record.get("transfers", {}).get("received", ()))
+        counts["loads or steps that lost blocks"] += bool(record.get("transfers", {}).get("invalid_blocks"))
+        counts["requests kept after their end"] += len(record.get("transfers", {}).get("sent", ()))
         counts["aborts"] += len(record.get("aborted", ()))
         counts["resets"] += "reset_prefix_cache" in record
         counts["stalled cases"] += bool(record.get("stalled"))

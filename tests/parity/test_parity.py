@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvtwin.engine.compiled.machine_code import machine_code
-from tests.parity import image_cases
+from tests.parity import connector_cases, image_cases
 from tests.parity.__main__ import case_names, log_file, main
 from tests.parity.case import UnsupportedCaseError, read_jsonl, run_case
 from tests.parity.compare import compare
@@ -21,7 +21,9 @@ HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 GOLDEN_RANDOM = HERE / "golden_random"
 GOLDEN_IMAGES = HERE / "golden_images"
-CASES = [(folder, name) for folder in (GOLDEN, GOLDEN_RANDOM, GOLDEN_IMAGES) for name in case_names(folder)]
+GOLDEN_CONNECTORS = HERE / "golden_connectors"
+FOLDERS = (GOLDEN, GOLDEN_RANDOM, GOLDEN_IMAGES, GOLDEN_CONNECTORS)
+CASES = [(folder, name) for folder in FOLDERS for name in case_names(folder)]
 needs_machine_code = pytest.mark.skipif(machine_code() is None, reason="nothing is compiled here")
 
 
@@ -70,16 +72,22 @@ def test_the_cases_in_scope_are_here():
     assert len(case_names(GOLDEN)) == 37
 
 
-def test_cases_on_images_are_as_they_are_written_down():
-    assert case_names(GOLDEN_IMAGES) == sorted(image_cases.CASES)
-    for name, (config, lines) in image_cases.CASES.items():
-        case, kept_lines, _ = load(GOLDEN_IMAGES, name)
-        written = DEFAULT_CONFIG | image_cases.BASE | config | {"name": name}
+@pytest.mark.parametrize("cases", [image_cases, connector_cases])
+def test_small_cases_are_as_they_are_written_down(cases):
+    assert case_names(cases.FOLDER) == sorted(cases.CASES)
+    for name, (config, lines) in cases.CASES.items():
+        case, kept_lines, _ = load(cases.FOLDER, name)
+        written = DEFAULT_CONFIG | cases.BASE | config | {"name": name}
         assert (DEFAULT_CONFIG | case, kept_lines) == (written, json.loads(json.dumps(lines)))
 
 
 @pytest.mark.parametrize(
-    ("folder", "name"), [pytest.param(GOLDEN, "ops", marks=pytest.mark.slow), (GOLDEN_IMAGES, "aborted")]
+    ("folder", "name"),
+    [
+        pytest.param(GOLDEN, "ops", marks=pytest.mark.slow),
+        (GOLDEN_IMAGES, "aborted"),
+        (GOLDEN_CONNECTORS, "bad_block_fail"),
+    ],
 )
 def test_the_comparison_sees_a_wrong_decision(folder, name):
     """A negative control: every kind of field, changed once, is noticed."""
