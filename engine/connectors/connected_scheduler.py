@@ -58,7 +58,7 @@ class ConnectedScheduler(Scheduler):
         self.waiting = HoldersFirstQueue(config.scheduling_policy)
         self.kept: dict[str, Request] = {}
         """Requests that ended and still hold their blocks: the connector reads them, or still fills them."""
-        self._recomputes = recomputes_failed_loads
+        self.recomputes_failed_loads = recomputes_failed_loads
         self._received: set[Request] = set()
         """Who waits for a load that is over."""
         self._failed: set[Request] = set()
@@ -272,7 +272,7 @@ class ConnectedScheduler(Scheduler):
             if token_ids and request in spoilt:
                 request.drop_samples += 1
         super().update(step, tokens, num_drafts)
-        if not self._recomputes:
+        if not self.recomputes_failed_loads:
             for request in sorted(spoilt, key=lambda one: one.request_id):  # vLLM has a set of ids
                 if not request.is_finished:
                     self._withdraw(request)
@@ -299,7 +299,7 @@ class ConnectedScheduler(Scheduler):
             request = self.live.get(request_id)
             if request is None or request.status is not RequestStatus.WAITING_FOR_REMOTE_KV:
                 continue
-            if self._recomputes:
+            if self.recomputes_failed_loads:
                 request.num_computed_tokens = 0
                 self._failed.add(request)
             else:
@@ -313,7 +313,7 @@ class ConnectedScheduler(Scheduler):
         runs, worthless = valid_prefixes(self.running, invalid, num_scheduled, block_size)
         for request, num_tokens in (loads | runs).items():
             request.num_computed_tokens = num_tokens
-        if self._recomputes:
+        if self.recomputes_failed_loads:
             self._failed |= loads.keys()
             return spoilt | dict.fromkeys(runs)
         self.kv_cache.pool.drop_keys(worthless)

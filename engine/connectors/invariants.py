@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from kvtwin.engine.connectors.connected_scheduler import ConnectedScheduler
+from kvtwin.engine.executor import Step
 from kvtwin.engine.invariants import InvariantChecker, require
+from kvtwin.engine.kv_cache_manager import KVCacheManager
 from kvtwin.engine.request import Request, RequestStatus
 
 
@@ -25,6 +27,11 @@ class ConnectedInvariantChecker(InvariantChecker):
             require(request.num_drafts == 0, "{} waits and holds drafts", request)
             return
         super()._check_waiting(request)
+
+    def _check_writes(self, step: Step, cache: KVCacheManager) -> None:
+        """vLLM lets others hit a block that a step failed to load, while its request computes it again."""
+        if not self._scheduler.recomputes_failed_loads:
+            super()._check_writes(step, cache)
 
     def _check_queues(self) -> None:
         super()._check_queues()
