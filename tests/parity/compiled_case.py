@@ -145,8 +145,25 @@ class LoopCore:
 def why_plain(case: dict[str, Any], lines: list[dict[str, Any]]) -> list[str]:
     """What of a case only the plain scheduler knows."""
     case = DEFAULT_CONFIG | case | {"kv_events": False}
-    reasons = [*reasons_against(engine_config(case, num_loras=0)), *["a KV connector"] * bool(case["connector"])]
-    return [*reasons, *sorted({line.get("op", "add") for line in lines} - {"add"})]
+    reasons = {
+        "a KV connector": bool(case["connector"]),
+        "ranks that prefill in turns": case["common_prefill_interval"] > 1,
+        "one arrival time at several steps": case["policy"] == "priority" and _arrives_again(lines),
+    }
+    return [
+        *reasons_against(engine_config(case, num_loras=0)),
+        *(reason for reason, holds in reasons.items() if holds),
+        *sorted({line.get("op", "add") for line in lines} - {"add"}),
+    ]
+
+
+def _arrives_again(lines: list[dict[str, Any]]) -> bool:
+    """Whether a request has the arrival time of one that came at another step, which in a simulation none has."""
+    steps: dict[float, set[int]] = {}
+    for line in lines:
+        if "arrival_time" in line:
+            steps.setdefault(line["arrival_time"], set()).add(line.get("arrival_step", 0))
+    return any(len(numbers) > 1 for numbers in steps.values())
 
 
 class CompiledRun(CaseRun):
