@@ -82,6 +82,17 @@ class RadixTree:
             start += num_shared
         return node
 
+    def num_cached(self, names: array[int]) -> int:
+        """Leading pages that are cached; nothing is touched or split."""
+        node, start = self.root, 0
+        while start < len(names) and (child := node.children.get(names[start])):
+            num_shared = num_equal(child.names, names, start)
+            start += num_shared
+            if num_shared < len(child.names):
+                break
+            node = child
+        return start
+
     def insert(
         self, names: array[int], pages: array[int], *, priority: int = 0, num_counted: int = 0
     ) -> tuple[int, RadixNode]:

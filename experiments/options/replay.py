@@ -15,6 +15,7 @@ from kvtwin.experiments.options.output import EventOptions, OutputOptions
 from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.server import ServerOptions
 from kvtwin.experiments.options.sessions import SessionOptions
+from kvtwin.experiments.options.sglang import SGLANG_REFUSED, SglangOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.options.step_time import STEP_TIME_HELP, StepTimeOptions
@@ -34,6 +35,7 @@ class ReplayOptions(
     HostMemoryOptions,
     LoadOptions,
     SessionOptions,
+    SglangOptions,
     StepTimeOptions,
     OutputOptions,
     EventOptions,
@@ -41,7 +43,11 @@ class ReplayOptions(
 ):
     """Options of one replay."""
 
-    REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED, "--spread": "only for `kvtwin replay`"}
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        **SizingOptions.REFUSED,
+        **SGLANG_REFUSED,
+        "--spread": "only for `kvtwin replay`",
+    }
 
     model: str | None = with_default(SizingOptions, "model", DEFAULT_MODEL)
     gpu: str | None = with_default(SizingOptions, "gpu", DEFAULT_GPU)
@@ -51,7 +57,7 @@ class ReplayOptions(
 class ReplayCommandOptions(ReplayOptions):
     """Uncertainty."""
 
-    REFUSED: ClassVar[Mapping[str, str]] = SizingOptions.REFUSED
+    REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED, **SGLANG_REFUSED}
 
     step_time: str = option(  # as in StepTimeOptions, or several of these
         ReplayOptions.step_time,

@@ -11,6 +11,7 @@ from kvtwin.experiments.options.fields import fields_of, option
 from kvtwin.experiments.options.host_memory import HostMemoryOptions
 from kvtwin.experiments.options.kinds import Choice
 from kvtwin.experiments.options.replicas import ReplicaOptions
+from kvtwin.experiments.options.sglang import SglangOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 
 
@@ -34,6 +35,7 @@ _SIZING_OF_VLLM = {
 
 _SUBJECTS: Mapping[str, tuple[type, ...]] = {
     "vllm": (EngineOptions, SpeculationOptions, HostMemoryOptions, ReplicaOptions),
+    "sglang": (SglangOptions,),
 }
 """By server, the subjects whose options are its own."""
 

@@ -15,6 +15,7 @@ from kvtwin.experiments.options.output import JsonOption
 from kvtwin.experiments.options.replay import DEFAULT_GPU, DEFAULT_MODEL
 from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.server import ServerOptions
+from kvtwin.experiments.options.sglang import SGLANG_REFUSED, SglangOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.options.trace import FormatOptions
@@ -23,10 +24,10 @@ _NO_SIZE = "does not change the size of the cache; use it with `kvtwin replay`"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeOptions(ServerOptions, SizingOptions, SpeculationOptions, FormatOptions, JsonOption):
+class SizeOptions(ServerOptions, SizingOptions, SpeculationOptions, SglangOptions, FormatOptions, JsonOption):
     """Trace."""
 
-    REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED} | {
+    REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED, **SGLANG_REFUSED} | {
         flag: _NO_SIZE
         for options in (EngineOptions, HostMemoryOptions, ReplicaOptions)
         for field in fields_of(options)

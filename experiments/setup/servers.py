@@ -12,6 +12,7 @@ from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.setup.engine import engine_config
 from kvtwin.experiments.setup.host_memory import host_link
 from kvtwin.experiments.setup.memory_advice import explained
+from kvtwin.experiments.setup.sglang import SglangSetup
 from kvtwin.experiments.setup.sizing import SizingInputs, SizingResult, plan_sizing, resolve_inputs, resolve_sizing
 from kvtwin.experiments.setup.speculation import Drafting
 from kvtwin.sim.host_link import HostLink
@@ -52,7 +53,7 @@ class VllmSetup:
     host_link = staticmethod(host_link)
 
 
-SETUPS: Mapping[str, ServerSetup] = {"vllm": VllmSetup()}
+SETUPS: Mapping[str, ServerSetup] = {"vllm": VllmSetup(), "sglang": SglangSetup()}
 
 
 def setup_of(options: SizingOptions) -> ServerSetup:
