@@ -13,10 +13,10 @@ from kvtwin.engine.request import FinishReason, Request, RequestStatus
 from kvtwin.engine.retention import FreeAtOnce, Retention
 from kvtwin.engine.sglang.admission import RETRACT_STEPS, NewTokenRatio, PrefillBudget
 from kvtwin.engine.sglang.limits import clip_output, refusal
-from kvtwin.engine.sglang.profile import SglangProfile
 from kvtwin.engine.sglang.radix_cache import RadixCache
 from kvtwin.engine.sglang.retraction import retraction_order
 from kvtwin.engine.sglang.schedule_policy import SCHEDULE_POLICIES
+from kvtwin.engine.sglang.settings import SglangSettings
 from kvtwin.engine.statistics import EngineStatistics
 
 
@@ -31,12 +31,12 @@ class SglangScheduler:
     block_metrics = None
     """Lifetimes of pages are not measured."""
 
-    def __init__(self, config: EngineConfig, profile: SglangProfile, keys: KeySpace | None = None) -> None:
+    def __init__(self, config: EngineConfig, settings: SglangSettings, keys: KeySpace | None = None) -> None:
         """``keys`` may be those of other servers with the same ``config.key_settings``."""
         self.config = config
-        self.profile = profile
+        self.settings = settings
         self.keys = keys or KeySpace(*config.key_settings)
-        self.kv_cache = RadixCache(config.num_blocks, config.block_size, profile.radix_eviction_policy)
+        self.kv_cache = RadixCache(config.num_blocks, config.block_size, settings.radix_eviction_policy)
         self.retention: Retention = FreeAtOnce()
         self.encoder = NoEncoder()
         self.observer = Observer()
@@ -51,8 +51,8 @@ class SglangScheduler:
         """Those of the latest step, if it was a prefill: they decode from the next one on."""
         self.chunked: Request | None = None
         """The one whose prompt is computed in part."""
-        self.ratio = NewTokenRatio(profile.schedule_conservativeness)
-        self._policy = SCHEDULE_POLICIES[profile.schedule_policy](self.kv_cache, profile.radix_eviction_policy)
+        self.ratio = NewTokenRatio(settings.schedule_conservativeness)
+        self._policy = SCHEDULE_POLICIES[settings.schedule_policy](self.kv_cache, settings.radix_eviction_policy)
         self._admits_nobody = False
         """Whether the latest pass found no room, and no running request has left since."""
         self._unpublished: set[Request] = set()
@@ -140,8 +140,8 @@ class SglangScheduler:
             self.kv_cache.pool,
             self.decoding,
             self.ratio.now,
-            self.profile.max_prefill_tokens,
-            self.profile.chunked_prefill_size,
+            self.settings.max_prefill_tokens,
+            self.settings.chunked_prefill_size,
         )
         num_tokens: dict[Request, int] = {}
         if self.chunked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvtwin.engine.sglang.eviction import EVICTION_POLICIES
-from kvtwin.engine.sglang.profile import SCHEDULE_POLICY_NAMES
+from kvtwin.engine.sglang.settings import SCHEDULE_POLICY_NAMES
 from kvtwin.experiments.options.fields import option
 from kvtwin.experiments.options.kinds import Choice, Number, Switch, Whole
 
