@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
+from kvtwin.engine.block_metrics import BlockMetrics
 from kvtwin.engine.config import EngineConfig
-from kvtwin.engine.encoder_cache import NoEncoder
+from kvtwin.engine.encoder_cache import EncoderCache, NoEncoder
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
 from kvtwin.engine.observer import Observer
 from kvtwin.engine.request import FinishReason, Request, RequestStatus
@@ -28,7 +29,7 @@ class SglangScheduler:
     of ``running`` without a request in common.
     """
 
-    block_metrics = None
+    block_metrics: BlockMetrics | None = None
     """Lifetimes of pages are not measured."""
 
     def __init__(self, config: EngineConfig, settings: SglangSettings, keys: KeySpace | None = None) -> None:
@@ -38,7 +39,7 @@ class SglangScheduler:
         self.keys = keys or KeySpace(*config.key_settings)
         self.kv_cache = RadixCache(config.num_blocks, config.block_size, settings.radix_eviction_policy)
         self.retention: Retention = FreeAtOnce()
-        self.encoder = NoEncoder()
+        self.encoder: EncoderCache | NoEncoder = NoEncoder()
         self.observer = Observer()
         self.statistics = EngineStatistics()
         self.live: dict[str, Request] = {}
