@@ -74,6 +74,10 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             add("c", 48, remote_tokens=48, delay=1),
         ],
     ),
+    "chunks_are_promised_blocks": (
+        {"num_blocks": 12, "long_prefill_token_threshold": 32},
+        [add("c", 128), add("b", 80, remote_tokens=80, delay=1)],
+    ),
     "loads_take_no_seat": ({"max_num_seqs": 1}, [add("a", 64, remote_tokens=64, delay=2), add("b", 40, output=6)]),
     "pressure_beside_a_load": (
         {"num_blocks": 8},
