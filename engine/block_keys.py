@@ -12,10 +12,7 @@ Three kinds of content, by what is known of a prompt, hand out keys. Equal keys 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Sequence
-from functools import cached_property
-from itertools import islice
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from kvtwin.engine.block_hashes import ExtraKeys, Image, LoraAdapter, extra_keys, hash_function, root_hash
@@ -26,7 +23,7 @@ UNKNOWN_TOKEN = -1
 
 _UNKNOWN_BYTES = array("q", (UNKNOWN_TOKEN,)).tobytes()
 
-_LONGEST_ID_TOKENS = 2**32
+LONGEST_ID_TOKENS = 2**32
 """Positions set aside for an id whose length is not known beforehand."""
 
 
@@ -107,7 +104,7 @@ class KeySpace:
         """Where tokens that lie from ``place`` on lie if ``images`` come before."""
         known = self._image_places.get((place, images))
         if known is None:
-            known = self._image_places[place, images] = self._prefixes.take(_LONGEST_ID_TOKENS)
+            known = self._image_places[place, images] = self._prefixes.take(LONGEST_ID_TOKENS)
         return known
 
 
@@ -146,6 +143,18 @@ class Content:
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Take note of output tokens. They do not matter where token ids are unknown."""
+
+    @property
+    def namespace(self) -> Hashable:
+        """Requests of different namespaces share nothing, whatever their tokens are."""
+        return type(self).__name__, self._lora, self._cache_salt or None
+
+    def shared_marks(self, start: int, end: int) -> Sequence[int]:
+        """Numbers for the tokens from ``start`` to ``end``, as far as other requests may share them.
+
+        In one namespace and behind equal ones, equal numbers mean equal tokens. None is negative. Images do not count.
+        """
+        return ()
 
     def token_ids(self, start: int, end: int) -> list[int]:
         """Ids of the tokens from ``start`` to ``end``; empty when they are not known."""
@@ -187,6 +196,9 @@ class TokenContent(Content):
     def token_ids(self, start: int, end: int) -> list[int]:
         return self._tokens[start:end].tolist()
 
+    def shared_marks(self, start: int, end: int) -> Sequence[int]:
+        return self._tokens[start : min(end, self._num_known)]
+
     def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
         hash_block_size, lookahead = self._space.hash_block_size, self._space.hash_lookahead_tokens
         parent, key_of_block = keys[-1] if keys else 0, self._space.key_of_block
@@ -205,86 +217,6 @@ class TokenContent(Content):
                     others = (others, *self._tokens[end : end + lookahead])
             parent = key_of_block(parent, tokens[(index - first) * size : (index - first + 1) * size], others)
             keys.append(parent)
-
-
-class PrefixIdContent(Content):
-    """Prefix ids of a trace: id ``i`` names the prefix that ends at token ``ends[i]``.
-
-    ``ends`` is a range where ids stand for equally many tokens. A block is named by the id that holds its last token
-    and by its end inside that id, so any block size works, also one that does not divide an id's tokens. Blocks that
-    reach behind ``num_named_tokens`` or the last id are private; named tokens may go beyond the prompt, into an output
-    that later prompts repeat. An id counts together with the ids before it, so a file that repeats one behind another
-    prefix does no harm.
-
-    Where keys look ahead (speculative decoding), prompts that share a block are taken to share the next tokens too: ids
-    stand for many tokens, and prompts that part inside the next id seldom do so at its first token.
-    """
-
-    def __init__(
-        self,
-        space: KeySpace,
-        num_named_tokens: int,
-        prefix_ids: Sequence[int],
-        ends: Sequence[int],
-        lora: LoraAdapter | None = None,
-        cache_salt: str | None = None,
-        images: Sequence[Image] = (),
-    ) -> None:
-        super().__init__(space, lora, cache_salt, images)
-        self._prefix_ids = prefix_ids
-        self._ends = ends
-        self._id_tokens = ends.step if isinstance(ends, range) else None
-        """Tokens of each id; None where they differ."""
-        self._num_named_blocks = min(num_named_tokens, ends[-1] if ends else 0) // space.hash_block_size
-
-    def extend_shared_keys(self, keys: list[int], num_keys: int) -> None:
-        for first, step, count in self._runs(len(keys), num_keys):
-            keys.extend(range(first, first + step * count, step))
-
-    def shared_key_runs(self, keys: Sequence[int], num_keys: int) -> list[int]:
-        runs = [number for key in keys for number in (key, 0, 1)]
-        for run in self._runs(len(keys), num_keys):
-            runs += run
-        return runs
-
-    def _runs(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Keys of the blocks from ``start`` to ``end`` that have names: first key, step, and how many."""
-        first_unnamed, block_tokens = min(end, self._num_named_blocks), self._space.hash_block_size
-        if start >= first_unnamed:
-            return
-        first = bisect_right(self._stretches, start, key=self._first_behind) if start else 0
-        for stretch in islice(self._stretches, first, None):
-            first_behind = min(first_unnamed, self._first_behind(stretch))
-            first_token = self._ends[stretch.first_id - 1] if stretch.first_id else 0
-            while start < first_behind:
-                end = (start + 1) * block_tokens
-                count = 1 if self._images else first_behind - start
-                yield 2 * (self._place(stretch, end) + end - 1 - first_token), 2 * block_tokens, count
-                start += count
-
-    def _first_behind(self, stretch: Stretch) -> int:
-        """The first block that ends behind ``stretch``."""
-        return self._ends[stretch.first_id + stretch.num_ids - 1] // self._space.hash_block_size
-
-    @cached_property
-    def _stretches(self) -> list[Stretch]:
-        """Where the tokens of the ids lie; if ids stand for different numbers of tokens, each is a stretch."""
-        name = self._id_tokens, self._cache_salt or None, self._lora
-        if self._id_tokens:
-            return self._space.prefix_stretches(name, list(self._prefix_ids), self._id_tokens)
-        # The same id may begin elsewhere in another prompt: then it is another prefix.
-        ids = list(zip(self._prefix_ids, (0, *self._ends[:-1]), strict=True))
-        return [
-            Stretch(first_id + index, 1, place + index * _LONGEST_ID_TOKENS)
-            for first_id, num_ids, place in self._space.prefix_stretches(name, ids, _LONGEST_ID_TOKENS)
-            for index in range(num_ids)
-        ]
-
-    def _place(self, stretch: Stretch, end: int) -> int:
-        """Where ``stretch`` lies for a block that ends at token ``end``: images before it set it apart."""
-        end += self._space.hash_lookahead_tokens
-        seen = tuple((image.content_hash, image.offset_tokens) for image in self._images if image.offset_tokens < end)
-        return self._space.place_behind_images(stretch.place, seen) if seen else stretch.place
 
 
 class OpaqueContent(Content):

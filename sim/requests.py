@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kvtwin.engine.block_hashes import Image, LoraAdapter
-from kvtwin.engine.block_keys import Content, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
+from kvtwin.engine.block_keys import Content, KeySpace, OpaqueContent, TokenContent
+from kvtwin.engine.prefix_id_content import PrefixIdContent
 from kvtwin.engine.request import Request
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.request_record import RequestRecord

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from kvtwin.engine.block_hashes import Image
-from kvtwin.engine.block_keys import PrefixIdContent, TokenContent
+from kvtwin.engine.block_keys import TokenContent
+from kvtwin.engine.prefix_id_content import PrefixIdContent
 from tests.cases.engine_harness import Engine
 
 IDENTITIES = [

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtwin.engine.block_hashes import Image, LoraAdapter
-from kvtwin.engine.block_keys import UNKNOWN_TOKEN, KeySpace, OpaqueContent, PrefixIdContent, TokenContent
+from kvtwin.engine.block_keys import UNKNOWN_TOKEN, KeySpace, OpaqueContent, TokenContent
+from kvtwin.engine.prefix_id_content import PrefixIdContent
 from tests.parts import examples
 
 SQL, CHAT = LoraAdapter("sql", "/loras/sql", 1), LoraAdapter("chat", "/loras/chat", 2)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvtwin.engine.block_keys import UNKNOWN_TOKEN, OpaqueContent, PrefixIdContent
+from kvtwin.engine.block_keys import UNKNOWN_TOKEN, OpaqueContent
+from kvtwin.engine.prefix_id_content import PrefixIdContent
 from kvtwin.engine.request import FinishReason
 from tests.cases.engine_harness import Engine, blocks, shape
 from tests.parts import examples, slow_but

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtwin.engine.block_keys import KeySpace, PrefixIdContent, TokenContent
+from kvtwin.engine.block_keys import KeySpace, TokenContent
+from kvtwin.engine.prefix_id_content import PrefixIdContent
 from kvtwin.workloads import RequestRecord
 from kvtwin.workloads.errors import WorkloadError
 from kvtwin.workloads.length_scale import scale_lengths
