@@ -60,7 +60,7 @@ class PrefixIdContent(Content):
         return runs
 
     def _runs(self, start: int, end: int, block_tokens: int) -> Iterator[tuple[int, int, int]]:
-        """Keys of blocks of ``block_tokens`` from ``start`` to ``end`` that have names: first key, step, and how many."""
+        """Keys of blocks of ``block_tokens`` from ``start`` to ``end`` with names: first key, step, and how many."""
         first_unnamed = min(end, self._num_named_tokens // block_tokens)
         if start >= first_unnamed:
             return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvtwin.engine.scheduler import Scheduler
     from kvtwin.engine.statistics import EngineStatistics
 
-SERVERS = ("vllm", "sglang")
+SERVERS = ("vllm", "trtllm", "sglang")
 """Names of ``--server``."""
 
 

@@ -11,8 +11,8 @@ class TokenMarks:
     """The marks of a request's tokens, made when they are asked for.
 
     Equal marks behind equal ones, in one namespace of contents, mean equal tokens. Where nothing is known that another
-    request could share, marks are the request's own: negative and never given twice. They stay as they are, so a request
-    finds its own tokens again.
+    request could share, marks are the request's own: negative and never given twice. They stay as they are, so a
+    request finds its own tokens again.
     """
 
     def __init__(self, keys: KeySpace, content: Content) -> None:

@@ -16,7 +16,7 @@ from kvtwin.engine.trtllm.block import TOKEN_BYTES, Block, Edge, num_common_toke
 from kvtwin.engine.trtllm.events import EventLog, NoEvents
 from kvtwin.engine.trtllm.eviction_queues import EvictionQueues
 from kvtwin.engine.trtllm.retention import KEEPS, BlockRetention
-from kvtwin.engine.trtllm.settings import TrtllmProfile
+from kvtwin.engine.trtllm.settings import TrtllmSettings
 
 
 class CachedSequence:
@@ -86,7 +86,7 @@ class BlockManager:
         self,
         num_blocks: int,
         tokens_per_block: int,
-        profile: TrtllmProfile,
+        profile: TrtllmSettings,
         keys: KeySpace,
         *,
         logs_events: bool = False,
@@ -119,6 +119,19 @@ class BlockManager:
     def pool(self) -> BlockManager:
         """Itself: the manager is the pool that watchers see."""
         return self
+
+    swap = None
+    """Paused requests keep nothing apart."""
+
+    @property
+    def offload(self) -> BlockManager | None:
+        """Itself where there is host memory: what was copied there and back is counted here."""
+        return self if self.num_host_blocks else None
+
+    @property
+    def num_blocks(self) -> int:
+        """Host blocks, as whoever asks ``offload`` means it."""
+        return self.num_host_blocks
 
     @property
     def events(self) -> EventLog | None:

@@ -18,7 +18,7 @@ from kvtwin.engine.trtllm.block_manager import BlockManager, CachedSequence
 from kvtwin.engine.trtllm.capacity import POLICIES, CapacityPolicy
 from kvtwin.engine.trtllm.chunking import Chunker, Context, cut_at_block, make_chunker
 from kvtwin.engine.trtllm.demand import StepDemand
-from kvtwin.engine.trtllm.settings import TrtllmProfile
+from kvtwin.engine.trtllm.settings import TrtllmSettings
 
 
 class _Clock(FreeAtOnce):
@@ -42,7 +42,7 @@ class TrtllmScheduler:
 
     block_metrics = None
 
-    def __init__(self, config: EngineConfig, profile: TrtllmProfile, keys: KeySpace | None = None) -> None:
+    def __init__(self, config: EngineConfig, profile: TrtllmSettings, keys: KeySpace | None = None) -> None:
         self.config = config
         self.keys = keys or KeySpace(*config.key_settings)
         self.profile = profile

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kvtwin.engine.trtllm.retention import RetentionConfig
-
-if TYPE_CHECKING:
-    from kvtwin.engine.block_keys import KeySpace
-    from kvtwin.engine.config import EngineConfig
-    from kvtwin.engine.server import ServerScheduler, StateChecker
 
 CAPACITY_SCHEDULER_POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
 CONTEXT_CHUNKING_POLICIES = ("FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS")
@@ -19,7 +13,7 @@ EVIDENCE = "from TensorRT-LLM's sources and tests, not run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrtllmProfile:
+class TrtllmSettings:
     """TensorRT-LLM with its V1 KV cache manager (C++), for one window size.
 
     The configuration's ``num_blocks`` counts one block more than the pool has, ``block_size`` is ``tokens_per_block``,
@@ -37,28 +31,7 @@ class TrtllmProfile:
     enable_chunked_prefill: bool = False
     context_chunking_policy: str = "FIRST_COME_FIRST_SERVED"
     retention: RetentionConfig = field(default_factory=RetentionConfig)
-    name: str = "trtllm"
 
-    @property
-    def title(self) -> str:
-        """Which of its two cache managers is modelled."""
-        return "TensorRT-LLM, V1 manager"
-
-    @property
-    def evidence(self) -> str:
-        """Its C++ was read, and its tests' values hold."""
-        return EVIDENCE
-
-    def make_scheduler(self, config: EngineConfig, keys: KeySpace | None) -> ServerScheduler:
-        """TensorRT-LLM's."""
-        from kvtwin.engine.trtllm.scheduler import TrtllmScheduler
-
-        return TrtllmScheduler(config, self, keys)
-
-    def make_checker(self, scheduler: ServerScheduler) -> StateChecker:
-        """Of TensorRT-LLM's scheduler."""
-        from kvtwin.engine.trtllm.invariants import TrtllmChecker
-        from kvtwin.engine.trtllm.scheduler import TrtllmScheduler
-
-        assert isinstance(scheduler, TrtllmScheduler)
-        return TrtllmChecker(scheduler)
+    name = "trtllm"
+    title = "TensorRT-LLM, V1 manager"
+    evidence = EVIDENCE

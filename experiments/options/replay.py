@@ -20,6 +20,7 @@ from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.options.step_time import STEP_TIME_HELP, StepTimeOptions
 from kvtwin.experiments.options.trace import TraceOptions
+from kvtwin.experiments.options.trtllm import TrtllmOptions
 
 DEFAULT_MODEL = "meta-llama/Llama-3.1-8B"
 DEFAULT_GPU = "h200"
@@ -40,6 +41,7 @@ class ReplayOptions(
     OutputOptions,
     EventOptions,
     ReplicaOptions,
+    TrtllmOptions,
 ):
     """Options of one replay."""
 

@@ -13,6 +13,7 @@ from kvtwin.experiments.options.kinds import Choice
 from kvtwin.experiments.options.replicas import ReplicaOptions
 from kvtwin.experiments.options.sglang import SglangOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
+from kvtwin.experiments.options.trtllm import TrtllmOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ _SIZING_OF_VLLM = {
 _SUBJECTS: Mapping[str, tuple[type, ...]] = {
     "vllm": (EngineOptions, SpeculationOptions, HostMemoryOptions, ReplicaOptions),
     "sglang": (SglangOptions,),
+    "trtllm": (TrtllmOptions,),
 }
 """By server, the subjects whose options are its own."""
 

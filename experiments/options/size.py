@@ -19,12 +19,15 @@ from kvtwin.experiments.options.sglang import SGLANG_REFUSED, SglangOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.speculation import SpeculationOptions
 from kvtwin.experiments.options.trace import FormatOptions
+from kvtwin.experiments.options.trtllm import TrtllmCacheOptions
 
 _NO_SIZE = "does not change the size of the cache; use it with `kvtwin replay`"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeOptions(ServerOptions, SizingOptions, SpeculationOptions, SglangOptions, FormatOptions, JsonOption):
+class SizeOptions(
+    ServerOptions, SizingOptions, SpeculationOptions, TrtllmCacheOptions, SglangOptions, FormatOptions, JsonOption
+):
     """Trace."""
 
     REFUSED: ClassVar[Mapping[str, str]] = {**SizingOptions.REFUSED, **SGLANG_REFUSED} | {

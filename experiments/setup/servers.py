@@ -15,6 +15,7 @@ from kvtwin.experiments.setup.memory_advice import explained
 from kvtwin.experiments.setup.sglang import SglangSetup
 from kvtwin.experiments.setup.sizing import SizingInputs, SizingResult, plan_sizing, resolve_inputs, resolve_sizing
 from kvtwin.experiments.setup.speculation import Drafting
+from kvtwin.experiments.setup.trtllm import TrtllmSetup
 from kvtwin.sim.host_link import HostLink
 
 
@@ -53,7 +54,7 @@ class VllmSetup:
     host_link = staticmethod(host_link)
 
 
-SETUPS: Mapping[str, ServerSetup] = {"vllm": VllmSetup(), "sglang": SglangSetup()}
+SETUPS: Mapping[str, ServerSetup] = {"vllm": VllmSetup(), "trtllm": TrtllmSetup(), "sglang": SglangSetup()}
 
 
 def setup_of(options: SizingOptions) -> ServerSetup:
