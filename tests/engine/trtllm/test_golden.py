@@ -51,7 +51,7 @@ def test_only_what_is_worth_it_is_offloaded():
     cache.end(number)
     cache.end(cache.add(range(50, 82))[0])
     assert cache.manager.num_saved_blocks == 0
-    cache.end(cache.add(range(100, 105))[0])
+    cache.end(cache.add(range(100, 109))[0])  # the two of priority 5 again, then one of the default
     assert cache.manager.num_saved_blocks == 1
 
 
@@ -230,7 +230,7 @@ def test_four_requests_of_which_two_come_later():
 
 
 def test_a_higher_priority_goes_first():
-    """SimpleFitsAddingNewRequests with priorities 0.5, 0.5, and 0.6 and 0.7 from iteration 2 on: ours are the reverse."""
+    """Priorities 0.5 and 0.5, and 0.6 and 0.7 from iteration 2 on; ours are the reverse."""
     made = scheduler(100, "MAX_UTILIZATION")
     old = [request(made, name, 10, 10, priority=5) for name in "01"]
     new = [request(made, "2", 10, 10, priority=4), request(made, "3", 10, 10, priority=3)]
