@@ -43,7 +43,7 @@ class SglangChecker:
         owned.update(page for node in cache.tree.nodes() for page in node.pages)
         locks: Counter[RadixNode] = Counter()
         for request, holding in cache.holdings.items():
-            table, path = request.block_tables[0], holding.node.path()
+            table, path = holding.pages.tolist(), holding.node.path()
             held = [page for node in path for page in node.pages]
             _require(table[: holding.num_tree_pages] == held, f"{request}: its table is not its path in the tree")
             _require(len(table) * cache.page_tokens >= request.num_computed_tokens, f"{request}: tokens without a page")

@@ -14,12 +14,14 @@ from kvtwin.engine.sglang.radix_tree import RadixNode, RadixTree
 
 @dataclass(slots=True)
 class Holding:
-    """What a running request holds; its pages stand in its block table.
+    """What a running request holds.
 
-    Invariant: the first ``num_tree_pages`` of the table are those from the root to ``node``, which the request has
+    Invariant: the first ``num_tree_pages`` of its pages are those from the root to ``node``, which the request has
     locked once; the others are its own.
     """
 
+    pages: array[int]
+    """Those of its tokens, in order."""
     node: RadixNode
     num_tree_pages: int
     num_inserted_pages: int = 0
@@ -74,19 +76,20 @@ class RadixCache:
     def adopt(self, request: Request, node: RadixNode) -> None:
         """Let ``request`` hold the prefix that ends at ``node``."""
         self.tree.lock(node)
-        table = [page for one in node.path() for page in one.pages]
-        request.block_tables = [table]
-        self.holdings[request] = Holding(node, len(table))
-        request.num_slots = len(table) * self.page_tokens
+        pages = array("q")
+        for one in node.path():
+            pages += one.pages
+        self.holdings[request] = Holding(pages, node, len(pages))
+        request.num_slots = len(pages) * self.page_tokens
 
     def num_missing_pages(self, request: Request, num_tokens: int) -> int:
         """Pages that ``request`` lacks for its first ``num_tokens``."""
-        return -(-num_tokens // self.page_tokens) - len(request.block_tables[0])
+        return -(-num_tokens // self.page_tokens) - len(self.holdings[request].pages)
 
     def extend(self, request: Request, num_tokens: int) -> array[int]:
         """Give ``request`` pages for its first ``num_tokens``; return the new ones."""
         pages = self.pool.take(self.num_missing_pages(request, num_tokens))
-        request.block_tables[0].extend(pages)
+        self.holdings[request].pages.extend(pages)
         request.num_slots += len(pages) * self.page_tokens
         return pages
 
@@ -96,18 +99,20 @@ class RadixCache:
         Pages that the tree had already are freed. The prompt ends a node, so that an output can go without it; its
         pages count as a little more important than the output's.
         """
-        names, holding, table = self.names(request, num_tokens), self.holdings[request], request.block_tables[0]
-        pages, priority = array("q", table[: len(names)]), request.priority
+        names, holding, priority = self.names(request, num_tokens), self.holdings[request], request.priority
+        pages = holding.pages[: len(names)]
         num_known, _ = self.tree.insert(names, pages, priority=priority, num_counted=holding.num_inserted_pages)
         holding.num_inserted_pages = max(holding.num_inserted_pages, len(names))
         num_prompt_pages = request.num_prompt_tokens // self.page_tokens
         if 0 < num_prompt_pages < len(names):
             prompt = names[:num_prompt_pages], pages[:num_prompt_pages]
             self.tree.insert(*prompt, priority=priority + 1, num_counted=num_prompt_pages)
-        self.pool.give_back(table[holding.num_tree_pages : num_known])
+        self.pool.give_back(pages[holding.num_tree_pages : num_known])
         node = self.tree.match(names)
-        held = [page for one in node.path() for page in one.pages]
-        table[: len(held)] = held
+        held = array("q")
+        for one in node.path():
+            held += one.pages
+        holding.pages[: len(held)] = held
         self.tree.unlock(holding.node)
         self.tree.lock(node)
         holding.node, holding.num_tree_pages = node, len(held)
@@ -119,9 +124,8 @@ class RadixCache:
         if num_published_tokens:
             self.publish(request, num_published_tokens)
         holding = self.holdings.pop(request)
-        table = request.block_tables[0]
         for listener in self.pool.listeners:
-            listener.freed(table)
-        self.pool.give_back(table[holding.num_tree_pages :])
+            listener.freed(holding.pages)
+        self.pool.give_back(holding.pages[holding.num_tree_pages :])
         self.tree.unlock(holding.node)
-        request.block_tables, request.num_slots = [], 0
+        request.num_slots = 0

