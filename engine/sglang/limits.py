@@ -11,7 +11,7 @@ def refusal(request: Request, max_model_len: int, num_cache_tokens: int, page_to
     """Why a prompt is too long for the model or for the whole cache; None if it is not."""
     most = min(max_model_len, num_cache_tokens) - 1 - _RESERVED_INPUT_TOKENS
     if request.num_prompt_tokens >= most:
-        return f"prompt of {request.num_prompt_tokens} tokens: expected fewer than {most}"
+        return f"prompt of {request.num_prompt_tokens} tokens: SGLang takes fewer than {max(0, most)} here"
     if _whole_pages(request.num_prompt_tokens, page_tokens) + page_tokens + 1 >= num_cache_tokens:
         return f"prompt of {request.num_prompt_tokens} tokens does not fit in a cache of {num_cache_tokens}"
     return None

@@ -23,6 +23,7 @@ class PagePool:
         self.page_tokens = page_tokens
         self.free_pages = deque(range(1, num_pages))
         self.listeners: list[PoolListener] = []
+        """They are told nothing: what becomes of single pages is not reported."""
         self.num_evictions = 0
         self._tree = tree
 
@@ -44,10 +45,7 @@ class PagePool:
     def take(self, num_pages: int) -> array[int]:
         """Free pages. IndexError: there are too few."""
         pop = self.free_pages.popleft
-        pages = array("q", [pop() for _ in range(num_pages)])
-        for listener in self.listeners:
-            listener.taken(pages)
-        return pages
+        return array("q", [pop() for _ in range(num_pages)])
 
     def give_back(self, pages: Sequence[int]) -> None:
         """These are free again."""
@@ -61,6 +59,3 @@ class PagePool:
         for node in self._tree.evict(-(-missing_tokens // self.page_tokens)):
             self.num_evictions += len(node.pages)
             self.give_back(node.pages)
-            for listener in self.listeners:
-                for page, name in zip(node.pages, node.names, strict=True):
-                    listener.evicted(page, name)

@@ -116,16 +116,12 @@ class RadixCache:
         self.tree.unlock(holding.node)
         self.tree.lock(node)
         holding.node, holding.num_tree_pages = node, len(held)
-        for listener in self.pool.listeners:
-            listener.registered(held, names, None)
 
     def release(self, request: Request, num_published_tokens: int = 0) -> None:
         """Let go of all that ``request`` holds, and leave the first ``num_published_tokens`` to others."""
         if num_published_tokens:
             self.publish(request, num_published_tokens)
         holding = self.holdings.pop(request)
-        for listener in self.pool.listeners:
-            listener.freed(holding.pages)
         self.pool.give_back(holding.pages[holding.num_tree_pages :])
         self.tree.unlock(holding.node)
         request.num_slots = 0

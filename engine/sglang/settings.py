@@ -8,6 +8,11 @@ from kvtwin.engine.sglang.eviction import EVICTION_POLICIES
 
 SGLANG_VERSION = "0.5.23"
 SCHEDULE_POLICY_NAMES = ("fcfs", "lpm")
+_REASONS = {"tlru": ", which is not modelled: SGLang's RadixCache itself cannot do it"} | dict.fromkeys(
+    ("dfs-weight", "lof", "random", "hrrn", "shortest-prefill-first", "routing-key", "priority"),
+    ", which is not modelled",
+)
+"""What SGLang has and is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,4 +46,4 @@ class SglangSettings:
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"{name}: expected {', '.join(choices)}, got {value}")
+        raise ValueError(f"{name}: expected {', '.join(choices)}, got {value}{_REASONS.get(value, '')}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kvtwin.engine.sglang.eviction import EVICTION_POLICIES
 from kvtwin.engine.sglang.settings import SCHEDULE_POLICY_NAMES
 from kvtwin.experiments.options.fields import option
-from kvtwin.experiments.options.kinds import Choice, Number, Switch, Whole
+from kvtwin.experiments.options.kinds import Number, Switch, Text, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +34,14 @@ class SglangOptions:
         "most prompt tokens per step (default: by the GPU's memory); -1: do not split",
     )
     max_prefill_tokens: int = option(16384, Whole("TOKENS"), "most prompt tokens of a prefill batch")
-    schedule_policy: str = option("fcfs", Choice(SCHEDULE_POLICY_NAMES), "order in which waiting requests are tried")
+    schedule_policy: str = option(
+        "fcfs", Text("POLICY"), f"order in which waiting requests are tried: {', '.join(SCHEDULE_POLICY_NAMES)}"
+    )
     schedule_conservativeness: float = option(
         1.0, Number("FACTOR", 0, 100, above=True), "above 1: set more memory aside for what running requests may say"
     )
     radix_eviction_policy: str = option(
-        "lru", Choice(tuple(EVICTION_POLICIES)), "which leaf of the radix tree is evicted first"
+        "lru", Text("POLICY"), f"which leaf of the radix tree is evicted first: {', '.join(EVICTION_POLICIES)}"
     )
     disable_overlap_schedule: bool = option(
         False, Switch(has_off=False), "wait for each step's output before the next is scheduled"

@@ -31,16 +31,17 @@ class SglangSetup:
         if options.gpu is None:
             raise UserError("--gpu is needed: SGLang's cache is a share of its memory")
         profile, tokens = _profile(options, _NO_GPU_BYTES), options.max_total_tokens
-        known = resolve_inputs(
-            replace(
-                options,
-                block_size=options.page_size,
-                max_model_len=options.context_length,
-                max_num_batched_tokens=profile.max_prefill_tokens,
-                max_num_seqs=1,
-            ),
-            None,
+        as_vllm = replace(
+            options,
+            block_size=options.page_size,
+            max_model_len=options.context_length,
+            max_num_batched_tokens=profile.max_prefill_tokens,
+            max_num_seqs=1,
         )
+        try:
+            known = resolve_inputs(as_vllm, None)
+        except UserError as error:
+            raise UserError(str(error).replace("--max-model-len", "--context-length")) from None
         assert known.gpu is not None
         if [layer.kind for layers in known.rank_layers for layer in layers if layer.kind != "full_attention"]:
             raise UserError(f"{known.shape.name}: --server sglang models full attention alone")
@@ -97,6 +98,9 @@ class SglangSetup:
     def engine_config(self, options: ReplayOptions, sizing: SizingResult, drafting: Drafting | None) -> EngineConfig:
         """Pages are blocks, and whoever runs at most are its sequences."""
         inputs, plan = sizing.inputs, sizing.plan
+        for flag, given in (("--events", options.events), ("--kv-events", options.kv_events)):
+            if given:
+                raise UserError(f"{flag}: what becomes of single pages is not reported for --server sglang")
         try:
             return EngineConfig(
                 num_blocks=plan.num_blocks,
@@ -116,10 +120,12 @@ class SglangSetup:
 
 
 def _profile(options: SglangOptions, memory_bytes: int) -> SglangProfile:
-    chunk = options.chunked_prefill_size or default_chunk_tokens(memory_bytes)
+    chunk = options.chunked_prefill_size
+    if chunk is None:
+        chunk = default_chunk_tokens(memory_bytes)
     try:
         return SglangProfile(
-            chunked_prefill_size=None if chunk < 0 else chunk,
+            chunked_prefill_size=chunk if chunk > 0 else None,
             max_prefill_tokens=options.max_prefill_tokens,
             schedule_policy=options.schedule_policy,
             schedule_conservativeness=options.schedule_conservativeness,
