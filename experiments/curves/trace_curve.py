@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +15,22 @@ from kvtwin.experiments.errors import UserError
 from kvtwin.experiments.files.new import check_new
 from kvtwin.experiments.options.curve import CurveOptions
 from kvtwin.experiments.options.reading import command_line
+from kvtwin.experiments.setup.memory_share import memory_share, with_memory_share
 from kvtwin.experiments.setup.replicas import check_router, has_replicas, router_of
-from kvtwin.experiments.setup.sizing import plan_sizing, resolve_inputs
+from kvtwin.experiments.setup.servers import setup_of
 from kvtwin.sim.cluster.destinations import Destinations
 from kvtwin.sim.cluster.router import Knows
 from kvtwin.sim.cluster.routers.registry import ROUTERS
 from kvtwin.workloads.workload import Workload
+
+_BLOCK_TOKENS: Mapping[str, Callable[[CurveOptions], int]] = {
+    "vllm": lambda options: options.block_size,
+    "sglang": lambda options: options.page_size,
+}
+_LONGEST: Mapping[str, Callable[[CurveOptions], int | None]] = {
+    "vllm": lambda options: options.max_model_len,
+    "sglang": lambda options: options.context_length,
+}
 
 
 def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bool = False) -> dict[str, Any]:
@@ -32,7 +43,7 @@ def curve_of_options(options: CurveOptions, workload: Workload, *, with_line: bo
     _check_picture(options)
     return curve_facts(
         workload,
-        options.block_size,
+        _BLOCK_TOKENS[options.server](options),
         max_model_len,
         list(options.at),
         marks,
@@ -96,14 +107,16 @@ def _marks(options: CurveOptions) -> tuple[list[Mark], int]:
     if not options.model:
         if options.gpu or fractions:
             raise UserError("--gpu and --memory-fractions: need --model")
-        return [], options.max_model_len if options.max_model_len and options.max_model_len > 0 else sys.maxsize
+        longest = _LONGEST[options.server](options)
+        return [], longest if longest and longest > 0 else sys.maxsize
     marks, longest = [], 0
     for gpu in options.gpu.split(",") if options.gpu else [None]:
-        for fraction in fractions or (options.gpu_memory_utilization,):
-            inputs = resolve_inputs(replace(options, gpu=gpu, gpu_memory_utilization=fraction))
-            name = f"{gpu or 'no GPU'} at {fraction:g}"
+        for fraction in fractions or (memory_share(options),):
+            setup = setup_of(options)
+            inputs = setup.inputs(with_memory_share(replace(options, gpu=gpu), fraction), None)
+            name = f"{gpu or 'no GPU'} {'by default' if fraction is None else f'at {fraction:g}'}"
             try:
-                plan = plan_sizing(inputs).plan
+                plan = setup.plan(inputs).plan
             except SizingError:
                 marks.append(Mark(name, None))
                 longest = max(longest, inputs.max_model_len)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any
 
 from kvtwin.experiments.display.progress import progress
@@ -13,6 +12,7 @@ from kvtwin.experiments.limits.search import Criterion, Search, find_limits
 from kvtwin.experiments.options.limit import LimitOptions
 from kvtwin.experiments.runs.latencies import percentile_name
 from kvtwin.experiments.setup.load import shape_load
+from kvtwin.experiments.setup.memory_share import memory_share, with_memory_share
 from kvtwin.experiments.setup.trace import open_trace, warn_of
 from kvtwin.experiments.sweeps.executors import local_processes
 from kvtwin.workloads.workload import Workload
@@ -75,9 +75,7 @@ def _servers(options: LimitOptions) -> list[LimitOptions]:
     for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
         if fractions and getattr(options, name) is not None:
             raise UserError(f"--memory-fractions: has no effect with --{name.replace('_', '-')}")
-    return [
-        replace(options, gpu_memory_utilization=fraction) for fraction in fractions or (options.gpu_memory_utilization,)
-    ]
+    return [with_memory_share(options, fraction) for fraction in fractions or (memory_share(options),)]
 
 
 def _criteria(options: LimitOptions) -> tuple[Criterion, ...]:
@@ -98,7 +96,7 @@ def _server_facts(search: Search) -> dict[str, Any]:
     """What was found for one memory fraction."""
     options = search.options
     has_fraction = options.num_gpu_blocks_override is None and options.kv_cache_memory_bytes is None
-    facts: dict[str, Any] = {"memory_fraction": options.gpu_memory_utilization if has_fraction else None}
+    facts: dict[str, Any] = {"memory_fraction": memory_share(options) if has_fraction else None}
     if search.error is not None:
         return facts | {"error": search.error}
     keys = list(dict.fromkeys(key for criterion in search.criteria for key in criterion.keys))

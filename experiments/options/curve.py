@@ -11,12 +11,14 @@ from kvtwin.experiments.options.kinds import File, Number, Several, Whole
 from kvtwin.experiments.options.limit import SHARE
 from kvtwin.experiments.options.output import ResultOptions
 from kvtwin.experiments.options.replicas import ReplicaOptions
+from kvtwin.experiments.options.server import ServerOptions
+from kvtwin.experiments.options.sglang import SglangOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.trace import TraceOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveOptions(TraceOptions, SizingOptions, ReplicaOptions, ResultOptions):
+class CurveOptions(TraceOptions, ServerOptions, SizingOptions, SglangOptions, ReplicaOptions, ResultOptions):
     """Curve."""
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
