@@ -99,6 +99,16 @@ class Scheduler:
         self.waiting.append(request)
         self.observer.arrived(request)
 
+    def expect(self, request: Request) -> bool:
+        """Let ``request`` live, which will arrive later and waits elsewhere; False if it might not be taken then.
+
+        Whoever has its id meanwhile is not taken.
+        """
+        if request.request_id in self.live or self._never_fits(request):
+            return False
+        self.live[request.request_id] = request
+        return True
+
     def abort(self, request_id: str) -> Request | None:
         """End a live request and free its blocks; None if there is none."""
         request = self.live.get(request_id)

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from kvtwin.sim.clock import Clock
 from kvtwin.workloads.request_record import RequestRecord
+
+_MOST_AHEAD = 128
+"""Records that a server is told of before they are sent: what it keeps of them still lies near."""
+
+
+class TakesAhead(Protocol):
+    """Takes records before they are sent."""
+
+    def expect(self, record: RequestRecord) -> bool:
+        """Take one that will be sent at its ``arrival_ns``, behind all others; False: send it then."""
+
+    def expect_no_more(self) -> None:
+        """Until one of these has been sent, or another one, nothing more is told."""
 
 
 class Clients:
@@ -17,12 +31,19 @@ class Clients:
     * A record with predecessors (``after``) is due when the last of their delays is over, but not before that.
     * With ``max_concurrency``, at most that many requests are with the server; others wait here, in order.
 
-    ``serve`` takes a record that is sent. The server calls :meth:`request_done` once per
-    record, sometimes from within ``serve``.
+    ``ahead`` is told of records before they are sent, where nothing can change that; ``serve`` takes one that is sent.
+    The server calls :meth:`request_done` once per record, sometimes from within ``serve``.
     """
 
-    def __init__(self, clock: Clock, serve: Callable[[RequestRecord], None], max_concurrency: int | None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        serve: Callable[[RequestRecord], None],
+        max_concurrency: int | None,
+        ahead: TakesAhead | None = None,
+    ) -> None:
         self._clock = clock
+        self._ahead = ahead
         self._serve = serve
         self._max_concurrency = max_concurrency
         self._num_at_server = 0
@@ -50,7 +71,7 @@ class Clients:
         if record.session is not None:
             self._happen(record.request_id, dispatched=False)
             self._turn_done(self._sessions[record.session])
-        if not self._is_sending:
+        if self._max_concurrency is not None and not self._is_sending:
             self._send_ready()
             self._read_arrivals()
 
@@ -71,9 +92,24 @@ class Clients:
             record = self._next_record
             self._next_record = next(self._records, None)
             self._arrive(record)
+        if self._ahead and self._max_concurrency is None and not self._sessions:
+            self._tell_ahead(self._ahead)
         if self._next_record is not None and self._next_record.arrival_ns > max(now_ns, self._timer_ns):
             self._timer_ns = self._next_record.arrival_ns
             self._clock.call_at(self._timer_ns, self._read_arrivals)
+
+    def _tell_ahead(self, server: TakesAhead) -> None:
+        """Tell what is sent next, as far as nothing can change it: until there are sessions, whose turns may wait."""
+        has_told = False
+        for _ in range(_MOST_AHEAD):
+            record = self._next_record
+            if record is None or record.waits or record.session is not None or not server.expect(record):
+                break
+            self._num_at_server += 1
+            self._next_record = next(self._records, None)
+            has_told = True
+        if has_told:
+            server.expect_no_more()
 
     def _arrive(self, record: RequestRecord) -> None:
         if record.session is None:

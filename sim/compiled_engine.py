@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
+from kvtwin.engine.compiled.loop import ahead as loop_ahead
 from kvtwin.engine.compiled.loop import run as loop_run
 from kvtwin.engine.compiled.loop import state as at
 from kvtwin.engine.compiled.loop import take as loop_take
@@ -28,6 +30,9 @@ _COUNTS = {
 """Statistics of the engine, and where the loop counts them."""
 
 _REASONS = {at.STOP: FinishReason.STOP, at.LENGTH: FinishReason.LENGTH, at.CAPACITY: FinishReason.CAPACITY}
+
+KeyRuns: TypeAlias = Sequence[int]
+"""Leading keys of blocks: the first one, the step to the next one, how many there are, and so on."""
 
 _NOTHING = Step(-1)
 """No step."""
@@ -64,6 +69,7 @@ class CompiledEngine:
         self._arena_end = 0
         self._num_taken = 0
         self._num_processed = 0
+        self._num_questions = 0
         self._loras: dict[str, int] = {}
         self._counted = dict.fromkeys(_COUNTS, 0)
 
@@ -97,7 +103,51 @@ class CompiledEngine:
             record = record_of[request]
             self._take(request, record, must_tell=must_tell or record.session is not None)
 
-    def _take(self, request: Request, record: RequestRecord, *, must_tell: bool) -> None:
+    def expect(self, request: Request, record: RequestRecord) -> KeyRuns:
+        """Take a request that arrives at ``record.arrival_ns``, behind all others; return the keys of its blocks."""
+        numbers = self._numbers
+        if numbers[at.NEXT_ARRIVAL] == numbers[at.NUM_ARRIVALS]:
+            numbers[at.NEXT_ARRIVAL] = numbers[at.NUM_ARRIVALS] = 0
+        if numbers[at.NUM_ARRIVALS] == self._memory.num_rows("arrivals"):
+            self._memory.resize("arrivals", 2 * numbers[at.NUM_ARRIVALS])
+        return self._take(request, record, must_tell=False, arrives_ns=record.arrival_ns)
+
+    @property
+    def next_arrival_ns(self) -> int | None:
+        """When the next expected request arrives; None without one."""
+        place = self._numbers[at.NEXT_ARRIVAL]
+        if place == self._numbers[at.NUM_ARRIVALS]:
+            return None
+        return int(self._memory["arrivals"][place * at.COLUMNS["arrivals"] + at.ARRIVES_NS])
+
+    def take_back_expected(self) -> None:
+        """Let the scheduler's queue have those that have not arrived: the loop has ended."""
+        first, end = self._numbers[at.NEXT_ARRIVAL], self._numbers[at.NUM_ARRIVALS]
+        for row in self._memory["arrivals"][2 * first + at.ARRIVING : 2 * end : 2]:
+            request = self._requests[row]
+            assert request is not None
+            self._scheduler.waiting.append(request)
+            self._requests[row] = None
+        self._numbers[at.NEXT_ARRIVAL] = end
+
+    def ask(self, questions: array[int], runs: array[int]) -> None:
+        """Answer ``questions`` on the way; ``runs`` are the keys that they name (see ``LoopArrays``)."""
+        self._memory.share("questions", questions)
+        self._memory.share("question_runs", runs)
+        self._num_questions = len(questions) // at.COLUMNS["questions"]
+        self._memory.resize("answers", max(self._num_questions, self._memory.num_rows("answers")))
+        self._numbers[at.NEXT_QUESTION], self._numbers[at.NUM_QUESTIONS] = 0, self._num_questions
+
+    def answers(self) -> list[int]:
+        """Leading tokens that were cached, of each question; all their instants have passed."""
+        if self._code:
+            self._code.answer(self._memory.table().buffer_info()[0], at.LAST_NS)
+        else:
+            loop_ahead.answer(self._memory.views(), at.LAST_NS)
+        block_tokens = self._block_size if self._caches else 0
+        return [block_tokens * blocks for blocks in self._memory["answers"][: self._num_questions]]
+
+    def _take(self, request: Request, record: RequestRecord, *, must_tell: bool, arrives_ns: int = at.NEVER) -> KeyRuns:
         stop_tokens = 0 if request.eos_token_id is None else request.num_prompt_tokens + record.output_tokens
         most_tokens = min(request.max_total_tokens, stop_tokens or request.max_total_tokens)
         room = -(-(most_tokens + self._max_steps_in_flight) // self._block_size) + 1
@@ -118,10 +168,12 @@ class CompiledEngine:
                 len(request.block_keys) if self._caches else 0,
             ),
         )
+        runs: KeyRuns = ()
         if self._caches:
             if request.parent is None and record.output_token_ids:
                 request.content.append(record.output_token_ids)  # known beforehand here
-            given.extend(request.content.shared_key_runs(request.block_keys, room))
+            runs = request.content.shared_key_runs(request.block_keys, room)
+            given.extend(runs)
         place = self._new_place(room)
         row = self._new_row(request)
         if lora >= self._memory.num_rows("lora_holders"):
@@ -130,9 +182,10 @@ class CompiledEngine:
         if self._code:
             address, count = given.buffer_info()
             table = self._memory.table()
-            self._code.take(table.buffer_info()[0], row, address, count, place, room, private_key)
+            self._code.take(table.buffer_info()[0], row, address, count, place, room, private_key, arrives_ns)
         else:
-            loop_take.take(self._memory.views(), row, given, place, room, private_key)
+            loop_take.take(self._memory.views(), row, given, place, room, private_key, arrives_ns)
+        return runs
 
     def _new_row(self, request: Request) -> int:
         if not self._free_rows:
@@ -251,17 +304,28 @@ class CompiledEngine:
             found.append(request)
         return found
 
-    def tell(self, observers: Sequence[ServerObserver], collect_ended: Callable[[int], object]) -> None:
-        """Tell recorder and observers what became of requests; ``collect_ended`` is called for all of an instant."""
+    def tell(
+        self,
+        observers: Sequence[ServerObserver],
+        collect_ended: Callable[[int], object],
+        tell_arrivals: Callable[[int], int],
+    ) -> None:
+        """Tell recorder and observers what became of requests; ``collect_ended`` is called for all of an instant.
+
+        ``tell_arrivals`` tells of expected requests up to an instant, before anything else then, and when the next one
+        comes.
+        """
         count = self._numbers[at.LOG_ROWS]
         if not count:
             return
         self._numbers[at.LOG_ROWS] = 0
         width = at.COLUMNS["log"]
         log = self._memory["log"][: count * width].tolist()
-        step, step_ns = _NOTHING, 0
+        step, step_ns, arrives_ns = _NOTHING, 0, 0
         for first in range(0, len(log), width):
             kind, now_ns, row, num_tokens, num_hit_tokens, was_preempted, index = log[first : first + width]
+            if now_ns >= arrives_ns:
+                arrives_ns = tell_arrivals(now_ns)
             request = self._requests[row]
             assert request is not None
             if step is not _NOTHING and (kind == at.LOG_ENDED or step.index != index):

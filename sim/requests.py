@@ -52,7 +52,7 @@ class RequestFactory:
         """
         if record.data_parallel_rank:
             raise WorkloadError(record.source, f"data_parallel_rank: expected 0, got {record.data_parallel_rank}")
-        stamp_ns = self._stamp(arrival_ns)
+        stamp_ns = self.stamp(arrival_ns)
         first_id, *sibling_ids = sample_ids(record)
         parent = self._sample(record, first_id, stamp_ns)
         if record.n == 1:
@@ -85,7 +85,7 @@ class RequestFactory:
             parent=parent,
         )
 
-    def _stamp(self, arrival_ns: int) -> int:
+    def stamp(self, arrival_ns: int) -> int:
         """When the server notes the arrival: a server takes requests one by one, so no two get the same stamp."""
         self._last_stamp_ns = max(arrival_ns, self._last_stamp_ns + 1)
         return self._last_stamp_ns

@@ -6,6 +6,7 @@ token.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
@@ -25,7 +26,7 @@ from kvtwin.engine.scheduler import Scheduler
 from kvtwin.engine.server import ServerScheduler, make_checker, make_scheduler
 from kvtwin.sim.clients import Clients
 from kvtwin.sim.clock import Clock
-from kvtwin.sim.compiled_engine import CompiledEngine
+from kvtwin.sim.compiled_engine import CompiledEngine, KeyRuns
 from kvtwin.sim.compiled_settings import reasons_against
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.requests import RequestFactory
@@ -97,7 +98,7 @@ class ServerSimulation:
         """Who of them is told: beside the compiled loop the executor is not, since it executes nothing."""
         self._clock = clock or Clock()
         self._shares_clock = clock is not None
-        self._clients = Clients(self._clock, self.serve, max_concurrency)
+        self._clients = Clients(self._clock, self.serve, max_concurrency, self)
         self.on_done = self._clients.request_done
         """Told of every record that is no longer with the server."""
         self.ends_matter: Callable[[], bool] = lambda: True
@@ -127,10 +128,17 @@ class ServerSimulation:
         """When the latest step whose duration is known ends."""
         self._steps_without_output = 0
         self._idle: simpy.Event | None = None
+        """What an idle loop waits for; its value is when to go on."""
         self._max_concurrency = max_concurrency
         self._has_observer = observe is not None
+        self._looks_ahead = False
+        """Whether nobody but the warm-up keeps the loop from having requests before they arrive."""
+        self.ended_ns = 0
+        """When requests ended last, of which was told."""
         self._may_compile = compiled
         self._compiled: CompiledEngine | None = None
+        self._expected: deque[tuple[Request, RequestRecord]] = deque()
+        """Requests that the loop has already, and nobody was told of."""
         self.why_plain: tuple[str, ...] = ()
         """Why the run is decided by the plain scheduler; empty if by the compiled loop, which decides the same."""
 
@@ -143,8 +151,8 @@ class ServerSimulation:
         """
         if self.scheduler.config.retention != "lru":
             self._turns_left.update(record.session for record in workload if record.session is not None)
-        self._clients.start(workload)
         self.start()
+        self._clients.start(workload)
         self._clock.run()
         return self.close()
 
@@ -173,6 +181,7 @@ class ServerSimulation:
         """End the record where the run stands; for whoever caught what ended it early."""
         if self._compiled:
             self._compiled.hand_back()
+        self._tell_arrivals(self._clock.now_ns)
         self.recorder.close(self._clock.now_ns, self._unfinished(), sum(1 for _ in self._clients.unsent()))
         return self.recorder
 
@@ -205,6 +214,7 @@ class ServerSimulation:
         samples = self._factory.make(record, now_ns)
         for request in samples:
             request.is_warm_up = is_warm_up
+        self._tell_arrivals(now_ns)
         self.recorder.arrive(samples, record, now_ns)
         for request in samples:
             for observer in self._told:
@@ -218,8 +228,66 @@ class ServerSimulation:
             self._report_refusal(record, samples[0].finish_message)
             self._collect_ended(now_ns)
         elif self._idle is not None:
-            self._idle.succeed()
+            self._idle.succeed(now_ns)
             self._idle = None
+
+    def expect(self, record: RequestRecord) -> bool:
+        """Take a record that a client will send at its ``arrival_ns``, behind all others; False: only when it is sent.
+
+        The loop need not stop for it then. Nothing must come before all that is expected has arrived.
+        """
+        return self.expected_keys(record) is not None
+
+    def expected_keys(self, record: RequestRecord) -> KeyRuns | None:
+        """As :meth:`expect`, with what its blocks are known by."""
+        engine = self._compiled
+        if engine is None or not self.looks_ahead:
+            return None
+        if record.n > 1 or record.session is not None or record.data_parallel_rank is not None or record.images:
+            return None
+        if self._factory.refusal(record):
+            return None
+        request = self._factory.unsent(record)
+        if not self.scheduler.expect(request):
+            return None
+        request.arrival_ns = self._factory.stamp(record.arrival_ns)
+        engine.take_arrivals(self._record_of, must_tell=False)  # they come before
+        self._record_of[request] = record
+        self._expected.append((request, record))
+        return engine.expect(request, record)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the loop may have requests before they arrive."""
+        return self._looks_ahead and self._num_warm_up_left < 0
+
+    def expect_no_more(self) -> None:
+        """All that is known beforehand was told: the loop may go on."""
+        if self._compiled and self._idle is not None and (arrives_ns := self._compiled.next_arrival_ns) is not None:
+            self._idle.succeed(arrives_ns)
+            self._idle = None
+
+    def ask(self, questions: array[int], runs: array[int]) -> None:
+        """See :meth:`CompiledEngine.ask`; only for one who takes expected records."""
+        assert self._compiled is not None
+        self._compiled.ask(questions, runs)
+
+    def answers(self) -> list[int]:
+        """See :meth:`CompiledEngine.answers`."""
+        assert self._compiled is not None
+        return self._compiled.answers()
+
+    def _tell_arrivals(self, until_ns: int) -> int:
+        """Tell of the requests that were expected by then; return when the next one arrives."""
+        while self._expected:
+            request, record = self._expected[0]
+            if record.arrival_ns > until_ns:
+                return record.arrival_ns
+            self._expected.popleft()
+            self.recorder.arrive([request], record, record.arrival_ns)
+            for observer in self._told:
+                observer.arrived(request, record, record.arrival_ns)
+        return LAST_NS
 
     def _report_refusal(self, record: RequestRecord, reason: str) -> None:
         if self._on_refusal:
@@ -228,6 +296,7 @@ class ServerSimulation:
     def _collect_ended(self, now_ns: int) -> bool:
         """Tell the recorder which requests ended, and the clients whose samples have all ended; whether any did."""
         ended = self.scheduler.take_ended()
+        self.ended_ns = now_ns
         for request in ended:
             record = self._record_of.pop(request)
             for observer in self._told:
@@ -334,6 +403,7 @@ class ServerSimulation:
         assert isinstance(self.scheduler, Scheduler)
         self._told = others
         looks_at_outputs = any(observer.looks_at_turns for observer in others)
+        self._looks_ahead = not looks_at_outputs
         return CompiledEngine(self.scheduler, self.recorder, costs, tells_first_tokens=looks_at_outputs)
 
     def _compiled_loop(self, engine: CompiledEngine) -> Generator[simpy.Event, Any, None]:
@@ -346,8 +416,9 @@ class ServerSimulation:
             if why in (SOMEBODY_ENDED, IDLE, HANGS) and engine.now_ns > clock.now_ns:
                 yield clock.after_arrivals(engine.now_ns)
             engine.tell_key_changes()
-            engine.tell(self._told, self._collect_ended)
+            engine.tell(self._told, self._collect_ended, self._tell_arrivals)
             if why == HANGS:
+                self._stop(engine)
                 return
             yield from self._wait(engine, why)
 
@@ -378,6 +449,7 @@ class ServerSimulation:
                 yield clock.after_arrivals(engine.now_ns)
             self._tell_of_outputs(engine)
             if why == HANGS:
+                self._stop(engine)
                 return
             yield from self._wait(engine, why)
 
@@ -398,9 +470,11 @@ class ServerSimulation:
         elif why == WAKES_LATER:
             yield clock.after_arrivals(engine.wake_ns)
         elif why == IDLE and not self.scheduler.waiting:
-            self._idle = clock.environment.event()
-            yield self._idle
-            yield clock.after_arrivals(clock.now_ns)
+            next_ns = engine.next_arrival_ns
+            if next_ns is None:
+                self._idle = clock.environment.event()
+                next_ns = yield self._idle
+            yield clock.after_arrivals(max(clock.now_ns, next_ns))
         elif why == TOO_LATE:
             raise OverflowError("the simulated time passes 292 years")
 
@@ -412,7 +486,12 @@ class ServerSimulation:
             for observer in self._told:
                 if observer.looks_at_turns:
                     observer.processed(step, self._clock.now_ns)
-        engine.tell(self._told, self._collect_ended)
+        engine.tell(self._told, self._collect_ended, self._tell_arrivals)
+
+    def _stop(self, engine: CompiledEngine) -> None:
+        """The loop has ended: who arrives later waits for ever."""
+        engine.take_back_expected()
+        self._looks_ahead = False
 
     @property
     def num_requests(self) -> tuple[int, int]:

@@ -12,11 +12,12 @@ from importlib import import_module
 from typing import Any
 
 from kvtwin.engine.compiled import pool_functions
+from kvtwin.engine.compiled.loop import ahead as loop_ahead
 from kvtwin.engine.compiled.loop import run as loop_run
 from kvtwin.engine.compiled.loop import take as loop_take
 
 NUM_PARAMETERS = {"allocate": 4, "touch": 3, "free": 3, "register": 4, "find_leading": 4, "find_all": 4}
-NUM_PARAMETERS |= {"run": 3, "take": 7}
+NUM_PARAMETERS |= {"run": 3, "take": 8, "answer": 2}
 """Of each entry point."""
 
 
@@ -55,9 +56,15 @@ def entry_points() -> dict[str, Callable[..., int]]:
     def run(loop: int, now_ns: int, until_ns: int) -> int:
         return loop_run.run(loop_at(loop), now_ns, until_ns)
 
-    def take(loop: int, request: int, given: int, count: int, place: int, room: int, private_key: int) -> int:
-        loop_take.take(loop_at(loop), request, array_at(given, count), place, room, private_key)
+    def take(
+        loop: int, request: int, given: int, count: int, place: int, room: int, private_key: int, arrives_ns: int
+    ) -> int:
+        loop_take.take(loop_at(loop), request, array_at(given, count), place, room, private_key, arrives_ns)
         return 0
 
-    found = (allocate, touch, free, register, find_leading, find_all, run, take)
+    def answer(loop: int, until_ns: int) -> int:
+        loop_ahead.answer(loop_at(loop), until_ns)
+        return 0
+
+    found = (allocate, touch, free, register, find_leading, find_all, run, take, answer)
     return {function.__name__: function for function in found}

@@ -68,7 +68,8 @@ class MissSources(ServerObserver):
         self._chains = RunChains(self._block_size, tree or PrefixTree())
         self._stack = LruStack()
         self._watched: dict[Request, _Watched] = {}
-        self._coming: tuple[RequestRecord, Chain] | None = None
+        self._coming: dict[int, Chain] = {}
+        """By the identity of records that are sent to the server later."""
         self._running: dict[int, Request] = {}
         self._computed_tokens = array("q")
         """Per owner in the stack: tokens that it computed before it let go."""
@@ -97,15 +98,15 @@ class MissSources(ServerObserver):
         return total
 
     def chain_of(self, record: RequestRecord) -> Chain:
-        """The chain of a record that is sent to the server next: it is not made again."""
-        self._coming = record, self._chains.of(record)
-        return self._coming[1]
+        """The chain of a record that is sent to the server later: it is not made again."""
+        chain = self._coming[id(record)] = self._chains.of(record)
+        return chain
 
     def arrived(self, request: Request, record: RequestRecord, now_ns: int) -> None:
         """A request reaches the server."""
         watched = self._watched[request] = _Watched(record)
-        if self._coming and self._coming[0] is record and request.parent is None:
-            watched.chain, self._coming = self._coming[1], None
+        if request.parent is None:
+            watched.chain = self._coming.pop(id(record), None)
 
     def scheduled(self, step: Step, now_ns: int) -> None:
         """A step was scheduled."""

@@ -38,11 +38,20 @@ class LoopMemory:
             "seconds": 4096,
             "key_changes": 1,
             "first_tokens": 64,
+            "arrivals": 1,
+            "questions": 1,
+            "question_runs": 1,
+            "answers": 1,
         }.items():
             self.resize(name, length)
 
     def __getitem__(self, name: str) -> array[Any]:
         return self._arrays[name]
+
+    def share(self, name: str, numbers: array[int]) -> None:
+        """Let an array be ``numbers``, which others have too; they must not grow meanwhile."""
+        self._arrays[name] = numbers
+        self._table = None
 
     def resize(self, name: str, length: int) -> None:
         """Make an array ``length`` long (a table: so many rows), keeping what fits; what is added is 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvtwin.engine.compiled.loop.ahead import answer, arrive, next_arrival_ns
 from kvtwin.engine.compiled.loop.decide import schedule
 from kvtwin.engine.compiled.loop.end import update
 from kvtwin.engine.compiled.loop.records import collect_ended, note_delivered, note_run
@@ -68,6 +69,8 @@ def run(loop: LoopArrays, now_ns: int, until_ns: int) -> int:
     numbers[NOW_NS] = max(numbers[NOW_NS], now_ns)
     while True:
         if numbers[PHASE] == TO_SCHEDULE:
+            arrive(loop, numbers[NOW_NS])
+            answer(loop, numbers[NOW_NS])
             if _makes_no_progress(loop):
                 return HANGS
             if _needs_room(loop):
@@ -90,13 +93,18 @@ def run(loop: LoopArrays, now_ns: int, until_ns: int) -> int:
             wake_ns = numbers[WAKE_NS]
             if wake_ns >= until_ns and wake_ns > now_ns:
                 return WAKES_LATER
+            answer(loop, wake_ns)
             numbers[NOW_NS] = wake_ns
             numbers[PHASE] = PROCESSED
             if _process_oldest(loop) == 2:
                 return SOMEBODY_ENDED
         numbers[PHASE] = TO_SCHEDULE
         if not numbers[HAS_MOVED] and not _has_work_in_flight(loop):
-            return IDLE
+            arrives_ns = next_arrival_ns(loop)
+            if arrives_ns >= until_ns and arrives_ns > numbers[NOW_NS]:
+                return IDLE
+            answer(loop, arrives_ns)
+            numbers[NOW_NS] = max(numbers[NOW_NS], arrives_ns)
 
 
 @compilable

@@ -137,9 +137,13 @@ NUM_SETTINGS = 23
     SECOND_ROWS,
     KEY_ROWS,
     NUM_FIRST_TOKENS,  # of which nobody was told
-) = range(36)
+    NEXT_ARRIVAL,
+    NUM_ARRIVALS,
+    NEXT_QUESTION,
+    NUM_QUESTIONS,
+) = range(40)
 
-NUM_NUMBERS = 36
+NUM_NUMBERS = 40
 
 # ---------------------------------------------------------------- tables
 
@@ -179,6 +183,12 @@ LOG_PREEMPTED, LOG_ADMITTED, LOG_ENDED = range(3)
 (CHANGED_BLOCK, CHANGED_KEY) = range(2)
 """Columns of ``key_changes``: a block, and the key that it got; minus the block, where it lost it."""
 
+(ARRIVES_NS, ARRIVING) = range(2)
+"""Columns of ``arrivals``."""
+
+(ASKED_NS, ASKED_MOST_BLOCKS, ASKED_FIRST_RUN, ASKED_NUM_RUNS) = range(4)
+"""Columns of ``questions``: when, how much of the prompt, and where in ``question_runs`` its keys stand."""
+
 COLUMNS = {
     "requests": NUM_FIELDS,
     "flights": 5,
@@ -189,6 +199,8 @@ COLUMNS = {
     "latencies": 2,
     "seconds": 2,
     "key_changes": 2,
+    "arrivals": 2,
+    "questions": 4,
 }
 """Of the tables among the fields of ``LoopArrays``."""
 
@@ -233,5 +245,13 @@ class LoopArrays(NamedTuple):
     """Keys that blocks got and lost, in order, if somebody follows them."""
     first_tokens: Ints
     """Requests whose first token was delivered, if somebody waits for that."""
+    arrivals: Table
+    """Requests that are known beforehand, in order, those that have arrived among them."""
+    questions: Table
+    """How much of a prompt is cached at an instant: in order of the instants."""
+    question_runs: Ints
+    """Keys of blocks: the first key, the step to the next one, and how many there are."""
+    answers: Ints
+    """Of each question, the leading blocks that are cached."""
     costs: MutableSequence[float]
     """Of the step-time model."""
