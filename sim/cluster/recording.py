@@ -111,13 +111,13 @@ def _merge(into: _Columns, parts: Sequence[_Columns], key: str) -> list[int]:
     """Fill the columns that ``parts`` have, rows in order of ``key``; return which part each row is from."""
     import numpy as np
 
-    keys = np.concatenate([np.array(getattr(part, key), dtype=np.int64) for part in parts])
+    keys = np.concatenate([np.asarray(getattr(part, key)) for part in parts])
     order = np.argsort(keys, kind="stable")  # of equal ones first the earlier part, then the earlier row
     for column in fields(parts[0]):
         values = [getattr(part, column.name) for part in parts]
         merged = getattr(into, column.name)
         if isinstance(merged, array):
-            merged.frombytes(np.concatenate([np.array(each, dtype=np.int64) for each in values])[order].tobytes())
+            merged.frombytes(memoryview(np.concatenate([np.asarray(each) for each in values])[order]).cast("B"))
         else:
             every = [value for each in values for value in each]
             merged.extend(every[position] for position in order.tolist())
