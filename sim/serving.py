@@ -248,6 +248,7 @@ class ServerSimulation:
         if self._factory.refusal(record):
             return None
         request = self._factory.unsent(record)
+        assert isinstance(self.scheduler, Scheduler)  # no other's steps are decided by the loop
         if not self.scheduler.expect(request):
             return None
         request.arrival_ns = self._factory.stamp(record.arrival_ns)

@@ -6,12 +6,13 @@ from bisect import insort
 from collections.abc import Sequence
 
 from kvtwin.engine.block_keys import KeySpace
+from kvtwin.engine.block_metrics import BlockMetrics
 from kvtwin.engine.config import EngineConfig
-from kvtwin.engine.encoder_cache import NoEncoder
+from kvtwin.engine.encoder_cache import EncoderCache, NoEncoder
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
 from kvtwin.engine.observer import Observer
 from kvtwin.engine.request import FinishReason, Request, RequestStatus
-from kvtwin.engine.retention import FreeAtOnce
+from kvtwin.engine.retention import FreeAtOnce, Retention
 from kvtwin.engine.statistics import EngineStatistics
 from kvtwin.engine.token_marks import TokenMarks
 from kvtwin.engine.trtllm.block_manager import BlockManager, CachedSequence
@@ -40,7 +41,7 @@ class TrtllmScheduler:
     computed; with GUARANTEED_NO_EVICT and STATIC_BATCH nobody is ever paused.
     """
 
-    block_metrics = None
+    block_metrics: BlockMetrics | None = None
 
     def __init__(self, config: EngineConfig, profile: TrtllmSettings, keys: KeySpace | None = None) -> None:
         self.config = config
@@ -50,8 +51,8 @@ class TrtllmScheduler:
             config.num_blocks - 1, config.block_size, profile, self.keys, logs_events=config.enable_kv_cache_events
         )
         self.kv_cache.reuses = config.enable_prefix_caching
-        self.retention = _Clock(self.kv_cache)
-        self.encoder = NoEncoder()
+        self.retention: Retention = _Clock(self.kv_cache)
+        self.encoder: EncoderCache | NoEncoder = NoEncoder()
         self.statistics = EngineStatistics()
         self.observer = Observer()
         self.running: list[Request] = []
