@@ -16,6 +16,7 @@ from kvtwin.engine.executor import Admission, Step
 from kvtwin.engine.request import FinishReason, Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.sim.compiled_settings import make_memory
+from kvtwin.sim.counting import add_counts
 from kvtwin.sim.recording import Recorder
 from kvtwin.sim.server_observer import ServerObserver
 from kvtwin.sim.step_costs import StepCosts
@@ -441,7 +442,4 @@ def _count(counter: Counter[int], rows: array[int]) -> None:
     order = np.argsort(values, kind="stable")
     values, times = values[order], times[order]
     firsts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
-    found = dict(zip(values[firsts].tolist(), np.add.reduceat(times, firsts).tolist(), strict=True))
-    for value in found.keys() & counter.keys():
-        found[value] += counter[value]
-    dict.update(counter, found)  # Counter.update adds one by one, in Python
+    add_counts(counter, dict(zip(values[firsts].tolist(), np.add.reduceat(times, firsts).tolist(), strict=True)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from kvtwin.engine.statistics import EngineStatistics
+from kvtwin.sim.counting import add_counts
 from kvtwin.sim.recording import Recorder, RequestColumns, StepColumns, integers
 
 _Columns = TypeVar("_Columns", RequestColumns, StepColumns)
@@ -74,8 +75,8 @@ class ClusterRecorder(Recorder):
             self.refused += replica.refused
             self.rejected += replica.rejected
             self.first_refused = replica.first_refused | self.first_refused
-            self.inter_token_latencies_ns.update(replica.inter_token_latencies_ns)
-            self.output_tokens_per_s.update(replica.output_tokens_per_s)
+            add_counts(self.inter_token_latencies_ns, replica.inter_token_latencies_ns)
+            add_counts(self.output_tokens_per_s, replica.output_tokens_per_s)
             self.unfinished += replica.unfinished
             self.num_requests_unknown_prefix += replica.num_requests_unknown_prefix
             self.incomplete_records |= {self._sent_to[number][index] for index in replica.incomplete_records}
