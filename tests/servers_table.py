@@ -24,7 +24,7 @@ from kvtwin.experiments.pictures.figure import drawn_in_style
 from tests.accuracy import REPOSITORY, replace_part
 
 MOONCAKE, NUM_REQUESTS = "mooncake/conversation_trace.jsonl.gz", 3000
-WEKA, NUM_SESSIONS = "weka/kv-cache-tester-710.jsonl.xz", 100
+WEKA, NUM_SESSIONS = "weka/kv-cache-tester-710.jsonl.xz", 8
 MAX_TOKENS = 131_072
 EQUAL_TOKENS = 240_000
 """Tokens that every cache holds where memory is equal: 29 GiB."""

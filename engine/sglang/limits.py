@@ -9,6 +9,8 @@ _RESERVED_INPUT_TOKENS = 5
 
 def refusal(request: Request, max_model_len: int, num_cache_tokens: int, page_tokens: int) -> str | None:
     """Why a prompt is too long for the model or for the whole cache; None if it is not."""
+    if request.lora or request.images:
+        return f"{'a LoRA adapter' if request.lora else 'images'}: not modelled for SGLang"
     most = min(max_model_len, num_cache_tokens) - 1 - _RESERVED_INPUT_TOKENS
     if request.num_prompt_tokens >= most:
         return f"prompt of {request.num_prompt_tokens} tokens: SGLang takes fewer than {max(0, most)} here"

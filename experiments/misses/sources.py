@@ -14,6 +14,7 @@ from kvtwin.engine.config import EngineConfig
 from kvtwin.engine.executor import Admission, Step
 from kvtwin.engine.prefix_tree import PrefixTree
 from kvtwin.engine.request import Request
+from kvtwin.experiments.misses.partial_reuse import PartialReuse
 from kvtwin.experiments.misses.run_chains import RunChains
 from kvtwin.sim.server_observer import ServerObserver
 from kvtwin.workloads.prefixes.chains import Chain
@@ -82,6 +83,7 @@ class MissSources(ServerObserver):
         self._knows_any = False
         self._evicted_tokens, self._evicted_needed_blocks, self._evicted_pause_ns = array("q"), array("q"), array("q")
         self._shared = SharedPrefixes()
+        self._partial = PartialReuse()
 
     @classmethod
     def total(cls, config: EngineConfig, parts: Iterable[MissSources]) -> MissSources:
@@ -95,6 +97,7 @@ class MissSources(ServerObserver):
             total._evicted_needed_blocks += part._evicted_needed_blocks
             total._evicted_pause_ns += part._evicted_pause_ns
             total._shared.add_all(part._shared)
+            total._partial.add(part._partial)
         return total
 
     def chain_of(self, record: RequestRecord) -> Chain:
@@ -118,6 +121,8 @@ class MissSources(ServerObserver):
     def ended(self, request: Request, now_ns: int) -> None:
         """A request ended."""
         self._let_go(request, now_ns)
+        if self._caches and request.parent is None:
+            self._partial.ended(self._watched[request].record, request.num_output_tokens)
         del self._watched[request]
 
     def figures(self) -> dict[str, Any]:
@@ -132,6 +137,7 @@ class MissSources(ServerObserver):
             "possible_hit_rate": possible / tokens.total() if self._knows_any else None,
             **misses,
             **self._eviction_figures(),
+            **self._partial.figures(),
             "isolated_by": sorted(self._identities) if tokens["isolation"] else [],
             "top_shared_prefixes": self._shared.top(_NUM_PREFIXES, self._block_size),
         }
@@ -171,6 +177,9 @@ class MissSources(ServerObserver):
         stretches = self._stack.hold(chain)
         if is_lookup and not request.is_warm_up:
             self._count(admission, watched.record, chain, stretches, num_plain_blocks * self._block_size, now_ns)
+        if is_lookup and self._caches and request.parent is None:
+            counts = not request.is_warm_up
+            self._partial.admitted(watched.record, admission.num_hit_tokens, self._block_size, counts=counts)
         watched.owner = len(self._last_use_ns)
         self._running[watched.owner] = request
         self._computed_tokens.append(0)

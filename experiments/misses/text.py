@@ -21,6 +21,9 @@ LABELS = {
 _GREAT_LOSS = 0.05
 """Share of the prompt tokens that a source must take to be worth a sentence."""
 
+_WORTH_COPIES = 0.01
+"""Share of the prompt tokens that parts of blocks must hold to be worth a line."""
+
 _NUM_PREFIX_ROWS = 3
 
 
@@ -31,6 +34,10 @@ def miss_rows(summary: dict[str, Any]) -> list[tuple[str, object]]:
     if lost and total:
         rows.append(("Missed tokens:", _with_share(sum(lost.values()), total)))
         rows += [(f"  {LABELS[name]}:", _with_share(lost[name], total)) for name in SOURCES if name in lost]
+    parts = summary["partial_reuse_tokens"]
+    if parts and parts > _WORTH_COPIES * total:
+        copies = f"{summary['partial_reuse_copies']:,} block copies"
+        rows.append(("Parts of blocks would hit besides:", f"{_with_share(parts, total)}, {copies}"))
     if summary["evicted_pause_p50_s"] is not None:
         needed, pause_s = summary["evicted_needed_blocks_p50"], summary["evicted_pause_p50_s"]
         rows.append(("Evicted tokens, median reuse gap (s):", f"{pause_s:.2f}"))

@@ -26,6 +26,7 @@ def test_defaults_by_the_size_of_the_gpu():
     assert [default_max_running_requests(tokens, 131072) for tokens in (1000, 911_621, 9_000_000)] == [2048, 3561, 4096]
 
 
+@pytest.mark.slow
 def test_size_is_what_the_fraction_leaves_beside_the_weights(capsys):
     facts = json.loads(printed(capsys, "size", "--server", "sglang", "--mem-fraction-static", "0.8", "--json"))
     weights = 2 * 8_030_261_248
@@ -35,6 +36,7 @@ def test_size_is_what_the_fraction_leaves_beside_the_weights(capsys):
     assert pages["num_blocks"] - 1 == 911_621 // 64
 
 
+@pytest.mark.slow
 def test_a_replay_says_whose_rules_it_follows_and_how_they_are_known(capsys):
     text = printed(capsys, "replay", "demo", "--server", "sglang", "--num-prompts", "20", "--quiet")
     assert "KV Cache (SGLang 0.5.23)" in text
@@ -75,6 +77,7 @@ def test_flags_of_sglang_are_refused_for_vllm(capsys):
     assert "--page-size: a flag of --server sglang" in printed(capsys, "replay", "demo", "--page-size", "4", code=2)
 
 
+@pytest.mark.slow
 def test_a_curve_is_of_pages_and_a_limit_has_the_fraction(capsys):
     words = ["demo", "--server", "sglang", "--page-size", "16", "--at", "2000", "--json"]
     facts = json.loads(printed(capsys, "curve", *words))
