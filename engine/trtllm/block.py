@@ -28,7 +28,7 @@ class Block:
         "children",
         "duration_ns",
         "edge",
-        "expires_ns",
+        "expiry",
         "on_device",
         "parent",
         "priority",
@@ -45,7 +45,8 @@ class Block:
         self.priority = DEFAULT_PRIORITY
         self.duration_ns: int | None = None
         """How long the priority lasts after the release; None: for ever."""
-        self.expires_ns: int | None = None
+        self.expiry: tuple[int, int] | None = None
+        """While it is free: when the priority ends, and which release that was."""
         self.parent: Block | None = None
         self.edge: Edge = b""
         self.children: dict[Edge, dict[Edge, Block]] = {}

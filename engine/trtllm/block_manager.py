@@ -15,7 +15,7 @@ from kvtwin.engine.token_marks import TokenMarks
 from kvtwin.engine.trtllm.block import TOKEN_BYTES, Block, Edge, num_common_tokens
 from kvtwin.engine.trtllm.events import EventLog, NoEvents
 from kvtwin.engine.trtllm.eviction_queues import EvictionQueues
-from kvtwin.engine.trtllm.retention import KEEPS, BlockRetention
+from kvtwin.engine.trtllm.retention import DEFAULT_PRIORITY, KEEPS, BlockRetention
 from kvtwin.engine.trtllm.settings import TrtllmSettings
 
 
@@ -74,8 +74,8 @@ class Added(NamedTuple):
 class BlockManager:
     """Device and host blocks, the radix tree over both, and who holds what. It is the pool that watchers see.
 
-    A free block stays in the tree until it is handed out, which takes its descendants out of the tree too. Blocks are
-    claimed before anything else is handed out for the same sequence, so that it cannot lose what it found.
+    A free block stays in the tree until it is handed out, which takes its descendants out of the tree too. All that a
+    prompt hits is held before anything is handed out for it, so it cannot lose what it found.
 
     Invariants (checked by :mod:`kvtwin.engine.trtllm.invariants`): a block's references are the sequences that hold it;
     it is in the queue of its memory exactly when it has none; sequences hold device blocks only; a child never outlives
@@ -185,21 +185,27 @@ class BlockManager:
         self, sequence: CachedSequence, num_tokens: int, retentions: Sequence[BlockRetention] = ()
     ) -> Added:
         """Give ``sequence`` blocks for a prompt of ``num_tokens``, cached ones first; enough are free."""
-        node: Block | None = self._root(sequence.marks.namespace) if self.reuses else None
-        edges = sequence.marks.edges(num_tokens - 1, self.tokens_per_block, partial=True) if self.reuses else []
-        num_hit_tokens = num_host_tokens = 0
-        for position in range(self.num_blocks_for(num_tokens)):
-            retention = retentions[position] if position < len(retentions) else KEEPS
-            match = self._match(node, edges[position]) if node and position < len(edges) else None
-            if match is None:
-                node = None
-                self._hold(sequence, self._take_free(retention), is_hit=False)
-                continue
-            num_hit_tokens += match.num_tokens
-            num_host_tokens += 0 if match.block.on_device else match.num_tokens
-            node = None if match.is_partial else match.block
-            self._hold(sequence, self._take_match(match, retention), is_hit=True)
-        return Added(num_hit_tokens, num_host_tokens)
+        matches = self.lookup(sequence.marks, num_tokens).matches
+        num_host_tokens = sum(match.num_tokens for match in matches if not match.block.on_device)
+        wanted = [*retentions, *[KEEPS] * (self.num_blocks_for(num_tokens) - len(retentions))]
+        source = None
+        for match, retention in zip(matches, wanted, strict=False):
+            block = match.block
+            if match.is_partial and (block.refs or block.children):
+                source = block
+                break
+            if match.is_partial:
+                self._leave_tree(block)
+            self._claim(block, retention)
+            self._hold(sequence, block, is_hit=True)
+        for block in sequence.blocks:
+            if not block.on_device:
+                self._onboard(block, avoid=source)
+        if source:
+            self._hold(sequence, self._copy(source), is_hit=True)
+        for retention in wanted[len(sequence.blocks) :]:
+            self._hold(sequence, self._take_free(retention), is_hit=False)
+        return Added(sum(match.num_tokens for match in matches), num_host_tokens)
 
     def extend(self, sequence: CachedSequence, num_tokens: int, retention: BlockRetention) -> list[Block]:
         """Give ``sequence`` blocks for ``num_tokens`` in all; the new ones."""
@@ -266,11 +272,8 @@ class BlockManager:
         return root
 
     def _match(self, node: Block, edge: Edge) -> Match | None:
-        child = node.child(edge)
-        if child is not None and child.num_tokens == self.tokens_per_block:
+        if len(edge) == self.tokens_per_block * TOKEN_BYTES and (child := node.child(edge)):
             return Match(child, self.tokens_per_block, False)
-        if child is not None and self._may_be_partial(child):
-            return Match(child, child.num_tokens, True)
         if not self._profile.enable_partial_reuse:
             return None
         best, most = None, 0
@@ -320,51 +323,43 @@ class BlockManager:
         if not block.refs:
             self.device_queues.release(block, self.now_ns, to_front=to_front)
 
-    def _take_match(self, match: Match, retention: BlockRetention) -> Block:
-        """The block that a sequence gets for ``match``: the one found, on the device, or a copy of it."""
-        block = match.block
-        if match.is_partial and (block.refs or block.children):
-            return self._take_copy(block)
-        self._claim(block, retention)
-        if not block.on_device:
-            self._onboard(block)
-        if match.is_partial:
-            self._leave_tree(block)
-        return block
+    def _copy(self, source: Block) -> Block:
+        """A block with the tokens of ``source``, which is held or has children and stays where it is.
 
-    def _take_copy(self, block: Block) -> Block:
-        """A block with the tokens of ``block``, which is held or has children and stays where it is."""
-        retention = BlockRetention(block.priority, block.duration_ns)
-        if block.on_device:
-            copy = self._take_free(retention)
-            if copy is not block:
-                self._copies.append(BlockCopy(0, block.slot, copy.slot))
+        Where nothing else is free it is ``source`` itself, which leaves the tree.
+        """
+        copy = self._take_free(BlockRetention(source.priority, None), avoid=source)
+        if copy is source:
             return copy
-        self.host_queues.claim(block, retention)  # it is not to be handed out for this
-        copy = self._take_free(retention)
-        self._loads.append(HostCopy(copy.slot, block.slot))
-        self.num_loaded_blocks += 1
-        self.host_queues.release(block, self.now_ns)
+        if source.on_device:
+            self._copies.append(BlockCopy(0, source.slot, copy.slot))
+        else:
+            self._loads.append(HostCopy(copy.slot, source.slot))
+            self.num_loaded_blocks += 1
         return copy
 
-    def _take_free(self, retention: BlockRetention) -> Block:
-        """Hand out the next free device block: what it held goes to the host if it is worth it, or is lost."""
-        block = self.device_queues.front()
+    def _take_free(self, retention: BlockRetention, avoid: Block | None = None) -> Block:
+        """Hand out the next free device block: what it held goes to the host if it is worth it, or is lost.
+
+        ``avoid`` is the last to be handed out, in either memory. Outside all ranges a block has the default priority.
+        """
+        block = self.device_queues.front(avoid)
         is_worth_it = block.edge and block.priority >= self._profile.secondary_offload_min_priority
         if is_worth_it and self.host_queues.num_free and self._profile.onboard_blocks:
-            block = self._offload(block)
+            block = self._offload(block, avoid)
         elif block.edge:
             self.num_evictions += 1
             for listener in self.listeners:
                 listener.evicted(block.block_id, 0)
         if block.edge:
             self._leave_tree(block)
-        self.device_queues.claim(block, retention)
+        priority = DEFAULT_PRIORITY if retention.priority is None else retention.priority
+        self.device_queues.claim(block, BlockRetention(priority, retention.duration_ns))
         return block
 
-    def _offload(self, victim: Block) -> Block:
+    def _offload(self, victim: Block, avoid: Block | None) -> Block:
         """Swap the slots of ``victim`` and of the least valuable host block, which is the device's next then."""
-        other = self.host_queues.front()
+        other = self.host_queues.front(avoid)
         if other.edge:
             self.num_evictions += 1
             self._leave_tree(other)
@@ -373,9 +368,9 @@ class BlockManager:
         self._swap(victim, other)
         return other
 
-    def _onboard(self, block: Block) -> None:
-        """Bring ``block``, which is claimed, to the device."""
-        other = self._take_free(KEEPS)
+    def _onboard(self, block: Block, avoid: Block | None) -> None:
+        """Bring ``block``, which is held, to the device."""
+        other = self._take_free(KEEPS, avoid)
         self._loads.append(HostCopy(other.slot, block.slot))
         self.num_loaded_blocks += 1
         block.on_device, other.on_device = True, False
@@ -386,13 +381,13 @@ class BlockManager:
 
     def _swap(self, victim: Block, other: Block) -> None:
         """Two free blocks change places: each is queued again, at the end, where it is now."""
-        duration_ns, expires_ns = victim.duration_ns, victim.expires_ns
+        duration_ns, expiry = victim.duration_ns, victim.expiry
         self.device_queues.claim(victim)
         self.host_queues.claim(other)
         victim.on_device, other.on_device = False, True
         victim.slot, other.slot = other.slot, victim.slot
         victim.duration_ns = duration_ns
-        self.host_queues.release(victim, self.now_ns if expires_ns is None else expires_ns - (duration_ns or 0))
+        self.host_queues.release(victim, self.now_ns if expiry is None else expiry[0] - (duration_ns or 0))
         self.device_queues.release(other, self.now_ns)
         if victim.edge:
             self.log.moved(victim)

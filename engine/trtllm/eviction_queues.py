@@ -9,6 +9,9 @@ from itertools import count
 from kvtwin.engine.trtllm.block import Block
 from kvtwin.engine.trtllm.retention import DEFAULT_PRIORITY, KEEPS, BlockRetention
 
+_RELEASES = count()
+"""Numbers releases, of all memories: a block moves between them."""
+
 
 class EvictionQueues:
     """Free blocks of one memory in the order in which they are handed out.
@@ -26,13 +29,16 @@ class EvictionQueues:
         """By priority; queues that are empty are left out."""
         self.num_free = 0
         self._expiring: list[tuple[int, int, Block]] = []
-        self._serial = count()
         for block in blocks:
             self._append(block)
 
-    def front(self) -> Block:
-        """The block that is handed out next. ValueError: none is free."""
-        return next(iter(self.queues[min(self.queues)]))
+    def front(self, avoid: Block | None = None) -> Block:
+        """The block that is handed out next; ``avoid`` only if it is the last. ValueError: none is free."""
+        first = next(iter(self.queues[min(self.queues)]))
+        if first is not avoid:
+            return first
+        others = (block for priority in sorted(self.queues) for block in self.queues[priority] if block is not avoid)
+        return next(others, first)
 
     def claim(self, block: Block, retention: BlockRetention = KEEPS) -> None:
         """Take ``block`` out of its queue if it is in one; what ``retention`` says goes before what it had."""
@@ -41,7 +47,7 @@ class EvictionQueues:
         if retention.priority is not None:
             block.priority = retention.priority
         block.duration_ns = retention.duration_ns
-        block.expires_ns = None
+        block.expiry = None
 
     def release(self, block: Block, now_ns: int, *, to_front: bool = False) -> None:
         """Queue ``block``, which nobody holds any more."""
@@ -49,19 +55,19 @@ class EvictionQueues:
         if to_front:
             self.queues[block.priority].move_to_end(block, last=False)
         if block.duration_ns is not None:
-            block.expires_ns = now_ns + block.duration_ns
-            heapq.heappush(self._expiring, (block.expires_ns, next(self._serial), block))
+            block.expiry = now_ns + block.duration_ns, next(_RELEASES)
+            heapq.heappush(self._expiring, (*block.expiry, block))
 
     def refresh(self, now_ns: int) -> list[tuple[Block, int]]:
         """Let priorities expire whose time is over by now; these blocks, each with the priority that it had."""
         expired = []
         while self._expiring and self._expiring[0][0] <= now_ns:
-            expires_ns, _, block = heapq.heappop(self._expiring)
-            if block.expires_ns != expires_ns or block not in self.queues.get(block.priority, ()):
+            expires_ns, serial, block = heapq.heappop(self._expiring)
+            if block.expiry != (expires_ns, serial):  # claimed since
                 continue
             expired.append((block, block.priority))
             self._remove(block)
-            block.priority, block.duration_ns, block.expires_ns = DEFAULT_PRIORITY, None, None
+            block.priority, block.duration_ns, block.expiry = DEFAULT_PRIORITY, None, None
             self._append(block)
         return expired
 

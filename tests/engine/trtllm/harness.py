@@ -29,14 +29,17 @@ class Cache:
         self.live: dict[int, tuple[CachedSequence, TokenContent, int, RetentionConfig]] = {}
         self._next = 0
 
-    def add(self, tokens: Sequence[int], retention: RetentionConfig | None = None) -> tuple[int, list[int], int]:
-        """A prompt whose context is computed and stored: its number, its table and its hit tokens."""
+    def add(
+        self, tokens: Sequence[int], retention: RetentionConfig | None = None, *, store: bool = True
+    ) -> tuple[int, list[int], int]:
+        """A prompt, which with ``store`` is computed and stored: its number, its table and its hit tokens."""
         retention = retention or RetentionConfig()
         content = TokenContent(self.keys, tokens)
         sequence = self.manager.new_sequence(TokenMarks(self.keys, content))
         wanted = retention.of_prompt(len(tokens), self.manager.tokens_per_block)
         added = self.manager.add_sequence(sequence, len(tokens), wanted)
-        self.manager.store(sequence, len(tokens), partial=False)
+        if store:
+            self.manager.store(sequence, len(tokens), partial=False)
         number, self._next = self._next, self._next + 1
         self.live[number] = sequence, content, len(tokens), retention
         self.check()
@@ -53,6 +56,12 @@ class Cache:
         self.live[number] = sequence, content, length, retention
         self.check()
         return [block.block_id for block in new]
+
+    def store_context(self, number: int) -> None:
+        """The prompt is computed: its full blocks can be found."""
+        sequence, _, length, _ = self.live[number]
+        self.manager.store(sequence, length, partial=False)
+        self.check()
 
     def end(self, number: int) -> None:
         """Store what the sequence computed, and let go of it."""

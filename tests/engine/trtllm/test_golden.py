@@ -47,12 +47,13 @@ def test_only_what_is_worth_it_is_offloaded():
     """EvictionPolicy, offloading: priority 5 is handed out first and dropped; a default one goes to the host."""
     cache = Cache(8, num_host_blocks=4)
     low = RetentionConfig((TokenRange(0, None, 5),))
-    number, _, _ = cache.add(range(5), low)
-    cache.end(number)
-    cache.end(cache.add(range(50, 82))[0])
+    for first in (0, 50):
+        cache.end(cache.add(range(first, first + 17), low if first == 0 else None)[0])
     assert cache.manager.num_saved_blocks == 0
-    cache.end(cache.add(range(100, 109))[0])  # the two of priority 5 again, then one of the default
-    assert cache.manager.num_saved_blocks == 1
+    cache.end(cache.add(range(100, 104))[0])
+    assert cache.manager.num_saved_blocks == 0
+    cache.end(cache.add(range(200, 232))[0])
+    assert cache.manager.num_saved_blocks > 0
 
 
 def test_a_priority_that_lasts_a_while_is_the_default_after_it(device):
@@ -139,18 +140,42 @@ def test_block_manager_reuse():
     assert (table, hit) == ([0, 1, 4], 10)
 
 
-def test_decode_block_priority():
-    """KVCacheManagerDecodeBlockPriorityTest."""
+@pytest.mark.parametrize(
+    ("of_first", "of_second", "expected"),
+    [
+        pytest.param((90, 5), (5, 5), 11, id="as the newer test has it"),
+        pytest.param((5, 90), (90, 5), 0, id="inputs of the older one, whose queue held leaves only: it had 8"),
+    ],
+)
+def test_decode_block_priority(of_first, of_second, expected):
+    """KVCacheManagerDecodeBlockPriorityTest: priorities of prompt and decode of two requests."""
     cache = Cache(8)
-    low = RetentionConfig((TokenRange(0, None, 5),), decode_priority=90)
-    high = RetentionConfig((TokenRange(0, None, 90),), decode_priority=5)
-    first, _, _ = cache.add(range(12), low)
-    second, _, _ = cache.add(range(12, 24), high)
-    for number, token in ((first, 100), (second, 200)):
-        cache.generate(number, *range(token, token + 4))
+    numbers = []
+    for start, (prompt, decode) in ((0, of_first), (12, of_second)):
+        config = RetentionConfig((TokenRange(0, None, prompt),), decode_priority=decode)
+        numbers.append(cache.add(range(start, start + 12), config)[0])
+        cache.generate(numbers[-1], 0)
+    for number in numbers:
         cache.end(number)
     cache.end(cache.add(range(24, 36))[0])
-    assert cache.add(range(12))[2] == 8
+    assert cache.add(range(12))[2] == expected
+
+
+@pytest.mark.parametrize(("num_blocks", "expected"), [(9, 8), (8, 4)], ids=["newer test", "blocks of the older one"])
+def test_decode_timed_eviction(num_blocks, expected):
+    """KVCacheManagerDecodeTimedEvictionTest."""
+    cache = Cache(num_blocks)
+    for first, config in (
+        (1, RetentionConfig((TokenRange(0, None, 50),), decode_priority=50)),
+        (0, RetentionConfig((), decode_priority=100, decode_duration_ns=20 * MS)),
+    ):
+        number, _, _ = cache.add([first, *range(1, 12)], config)
+        cache.generate(number, 0, 0, 0)
+        cache.end(number)
+    cache.manager.now_ns = 50 * MS
+    cache.manager.refresh()
+    cache.end(cache.add([0] * 8)[0])
+    assert cache.add(range(12))[2] == expected
 
 
 def test_timed_eviction():
