@@ -257,6 +257,8 @@ class KVCacheManager:
             self.forks.copy(request)
         elif not hit.is_held:
             self._adopt(request, hit)
+            if hit.num_external_tokens:
+                self._add_remote_blocks(request, hit.num_tokens)
         new_blocks = self._add_blocks(request, span)
         if hit is None or not hit.is_loading:
             self.register(request, min(num_scheduled_tokens, request.num_tokens))
@@ -281,17 +283,22 @@ class KVCacheManager:
         request.num_registered_blocks = []
         request.num_slots = 0
 
-    def take_blocks(self, request: Request) -> list[list[int]]:
-        """As :meth:`free`, but that the blocks stay held: to be freed later, each list as it is."""
-        tables = [table[::-1] for table in request.block_tables]
+    def take_blocks(self, request: Request) -> list[int]:
+        """As :meth:`free`, but that the blocks stay held: to be freed later, at once, in the order returned."""
+        blocks = [block for table in reversed(request.block_tables) for block in reversed(table)]
         request.block_tables = []
         self.free(request)
-        return tables
+        return blocks
 
     def num_blocks_to_finish(self, request: Request, num_tokens: int) -> int:
         """Blocks that ``request`` lacks to hold ``num_tokens`` tokens."""
         span = Span(request.num_computed_tokens, num_tokens, num_tokens, is_admission=True)
-        return self._missing(request, span, request.block_tables or self._nothing)
+        return self._missing(request, span, request.block_tables or self._nothing, is_whole=True)
+
+    def forget(self, request: Request) -> None:
+        """Let go of blocks of ``request`` behind its windows, if it has any."""
+        if self._forgetful and request.block_tables:
+            self._forget(request)
 
     def _missing(self, request: Request, span: Span, tables: BlockTables, *, is_whole: bool = False) -> int:
         """Blocks that ``tables`` of ``request`` lack for ``span``; ``is_whole``: to admit all of it some time."""
@@ -359,6 +366,18 @@ class KVCacheManager:
                 kept = [place.position for place in cached]
                 part = TablePart(request, index, range(kept[0], kept[-1] + 1), kept)
                 self.pool.register([table[position] for position in kept], [place.key for place in cached], part)
+
+    def _add_remote_blocks(self, request: Request, num_tokens: int) -> None:
+        """Extend the tables of ``request`` to ``num_tokens``, in all groups before anything else is added to one.
+
+        A group of which no later token looks at anything loaded gets its blocks with the others.
+        """
+        span = Span(num_tokens, num_tokens, num_tokens, is_admission=True)
+        new_blocks = [
+            group.add_blocks(request, span, table, self.pool) if group.num_live_tokens(num_tokens) else []
+            for group, table in zip(self.groups, request.block_tables, strict=True)
+        ]
+        self._observer.granted(request, new_blocks)
 
     def _add_blocks(self, request: Request, span: Span) -> BlockTables:
         new_blocks, tables = [], request.block_tables

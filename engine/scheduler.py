@@ -311,9 +311,9 @@ class Scheduler:
 
     def _num_tokens_to_run(self, request: Request, budget_left: int) -> int:
         """Tokens that a running request gets if there are blocks; 0 or less is none (specification, section 5.1)."""
-        if request.num_placeholders and request.num_tokens + 1 >= request.max_total_tokens:
+        num_computed_tokens, num_placeholders = request.num_computed_tokens, request.num_placeholders
+        if num_placeholders and num_computed_tokens + 2 - num_placeholders >= request.max_total_tokens:
             return 0
-        num_computed_tokens = request.num_computed_tokens
         num_expected_tokens = request.num_tokens + request.num_placeholders + request.num_drafts
         num_new_tokens = min(
             num_expected_tokens - num_computed_tokens,
@@ -434,9 +434,11 @@ class Scheduler:
             if was_running and is_async:
                 request.num_placeholders -= 1
             drafts.settle(step, request, len(token_ids))
+            num_expected_tokens = request.num_tokens + len(token_ids)
             reason = self._append_tokens(request, token_ids)
             if was_running:
-                self.kv_cache.register(request, request.num_tokens - 1)
+                request.num_computed_tokens -= num_expected_tokens - request.num_tokens
+                self.kv_cache.register(request, request.num_computed_tokens - request.num_tokens_in_flight)
             if reason:
                 if not was_running:
                     self.waiting.remove(request)

@@ -103,6 +103,10 @@ class CacheGroup(ABC):
         """Leading blocks that no later token looks at."""
         return 0
 
+    def num_live_tokens(self, num_computed_tokens: int) -> int:
+        """How many of the computed tokens a later one looks at."""
+        return num_computed_tokens
+
     def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
         """Whether full block ``index`` is given its key; ``boundaries`` are prefix lengths worth resending."""
         return True

@@ -31,3 +31,6 @@ class ChunkedLocalGroup(CacheGroup):
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
         return num_computed_tokens // self.window_tokens * self.window_tokens // self.block_size
+
+    def num_live_tokens(self, num_computed_tokens: int) -> int:
+        return num_computed_tokens % self.window_tokens

@@ -57,8 +57,11 @@ class SlidingWindowGroup(CacheGroup):
         return min(self._blocks_for(num_slots), self._blocks_for(num_live_slots) + 1)
 
     def num_dead_blocks(self, num_computed_tokens: int) -> int:
+        return max(0, num_computed_tokens - self.num_live_tokens(num_computed_tokens)) // self.block_size
+
+    def num_live_tokens(self, num_computed_tokens: int) -> int:
         num_live_tokens = self.window_tokens - 1 + self._settings.num_unsettled_tokens
-        return max(0, num_computed_tokens - num_live_tokens) // self.block_size
+        return min(max(0, num_computed_tokens), num_live_tokens)
 
     def is_kept(self, index: int, boundaries: Sequence[int]) -> bool:
         end = (index + 1) * self.block_size

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvtwin.engine.block_keys import KeySpace
+from kvtwin.engine.block_pool import NULL_BLOCK
 from kvtwin.engine.chunks import Candidate
 from kvtwin.engine.config import EngineConfig
-from kvtwin.engine.connectors.connector import Connector, ConnectorRole, Transfers
+from kvtwin.engine.connectors.connector import Connector, ConnectorRole, RemoteMatch, Transfers
 from kvtwin.engine.connectors.failed_loads import valid_prefixes
 from kvtwin.engine.connectors.holders_first_queue import HoldersFirstQueue
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
 from kvtwin.engine.hit import Hit
 from kvtwin.engine.kv_cache_manager import KVCacheManager
-from kvtwin.engine.request import FinishReason, Request, RequestStatus
+from kvtwin.engine.request import BlockTables, FinishReason, Request, RequestStatus
 from kvtwin.engine.scheduler import Scheduler
 
 
@@ -49,11 +50,11 @@ class ConnectedScheduler(Scheduler):
     ) -> None:
         """``recomputes_failed_loads``: what could not be loaded is computed; else its request ends with an error.
 
-        Raises ValueError for caches that are not modelled with a connector: anything but one group of full attention.
+        Raises ValueError for caches that are not modelled with a connector: those of states.
         """
         super().__init__(without_lookahead_hashes(config), keys)
-        if [group.kind for group in config.group_specs] != ["full_attention"]:
-            raise ValueError("a connector: expected one cache group of full attention; others are not modelled")
+        if any(group.kind == "mamba" for group in config.group_specs):
+            raise ValueError("a connector: expected cache groups of attention, got mamba, whose states are not loaded")
         self.connector = connector
         self.waiting = HoldersFirstQueue(config.scheduling_policy)
         self.kept: dict[str, Request] = {}
@@ -71,10 +72,10 @@ class ConnectedScheduler(Scheduler):
         self._transfers = Transfers()
         self._num_scheduled_steps = self._num_processed_steps = 0
         self._last_steps: dict[Request, int] = {}
-        self._freed_later: deque[tuple[int, list[list[int]]]] = deque()
+        self._freed_later: deque[tuple[int, list[int]]] = deque()
         speculation = config.speculation
         self._num_step_tokens = 1 + speculation.num_speculative_tokens + config.lookahead_slots if speculation else 0
-        self._num_step_blocks = -(-self._num_step_tokens // config.block_size)
+        self._num_step_blocks = sum(-(-self._num_step_tokens // group.block_size) for group in config.group_specs)
 
     # ---------------------------------------------------------------- who comes and goes
 
@@ -95,7 +96,7 @@ class ConnectedScheduler(Scheduler):
 
     def blocks_to_be_freed(self) -> list[int]:
         """Blocks of requests that let go of them while a step in flight may still write to them."""
-        return [block for _, tables in self._freed_later for table in tables for block in table]
+        return [block for _, blocks in self._freed_later for block in blocks]
 
     def _finish(self, request: Request, reason: FinishReason, message: str = "") -> None:
         is_loading = request.status is RequestStatus.WAITING_FOR_REMOTE_KV and request not in self._received
@@ -103,7 +104,8 @@ class ConnectedScheduler(Scheduler):
         self._failed.discard(request)
         self._prefilling.pop(request, None)
         request.finish_reason = reason
-        if self.connector.finished(request, request.block_tables) or is_loading:
+        self.kv_cache.forget(request)
+        if self.connector.finished(request, self._computed_tables(request)) or is_loading:
             self.kept[request.request_id] = request
         super()._finish(request, reason, message)
 
@@ -111,7 +113,17 @@ class ConnectedScheduler(Scheduler):
         self._prefilling.pop(request, None)
         if self.connector.role is not ConnectorRole.CONSUMER:  # what is handed on has no valid blocks after this
             request.drop_samples = request.num_in_flight_samples
+            self.encoder.drop_outputs(request)
         super()._preempt(request, needed_by)
+
+    def _computed_tables(self, request: Request) -> BlockTables:
+        """The blocks of the tokens that ``request`` computed, without those for tokens to come."""
+        groups = self.kv_cache.groups
+        tables = request.block_tables or [[] for _ in groups]
+        return [
+            table[: -(-request.num_computed_tokens // group.block_size)]
+            for table, group in zip(tables, groups, strict=True)
+        ]
 
     def _free(self, request: Request, *, to_host: bool = False) -> None:
         if self.kept.get(request.request_id) is request:
@@ -167,11 +179,22 @@ class ConnectedScheduler(Scheduler):
             elif match.num_tokens == 0:
                 return candidate
             else:
-                num_tokens = hit.num_tokens + match.num_tokens
-                hit = replace(
-                    hit, num_tokens=num_tokens, num_external_tokens=match.num_tokens, is_loading=match.is_async
-                )
-                return candidate._replace(hit=hit)
+                return candidate._replace(hit=self._with_match(hit, match))
+
+    def _with_match(self, hit: Hit, match: RemoteMatch) -> Hit:
+        """What the device has and what the connector adds; blocks behind windows are not needed any more."""
+        num_tokens = hit.num_tokens + match.num_tokens
+        tables = []
+        for group, table in zip(self.kv_cache.groups, hit.block_tables, strict=True):
+            num_dead_blocks = group.num_dead_blocks(num_tokens)
+            tables.append([NULL_BLOCK] * num_dead_blocks + table[num_dead_blocks:])
+        return replace(
+            hit,
+            block_tables=tables,
+            num_tokens=num_tokens,
+            num_external_tokens=match.num_tokens,
+            is_loading=match.is_async,
+        )
 
     def _find_hit(self, request: Request, step: Step) -> Hit:
         if request.block_tables:
@@ -264,13 +287,13 @@ class ConnectedScheduler(Scheduler):
         if step.total_tokens:
             self._num_processed_steps += 1
             while self._freed_later and self._freed_later[0][0] <= self._num_processed_steps:
-                for table in self._freed_later.popleft()[1]:
-                    self.kv_cache.pool.free(table)
+                self.kv_cache.pool.free(self._freed_later.popleft()[1])
         transfers, self._transfers = self._transfers, Transfers()
         spoilt = self._handle_failures(step, transfers)
         for request, token_ids in zip(step.requests, tokens, strict=True):
-            if token_ids and request in spoilt:
-                request.drop_samples += 1
+            if request in spoilt:
+                request.drop_samples += bool(token_ids)
+                self.encoder.drop_outputs(request)
         super().update(step, tokens, num_drafts)
         if not self.recomputes_failed_loads:
             for request in sorted(spoilt, key=lambda one: one.request_id):  # vLLM has a set of ids
@@ -306,9 +329,11 @@ class ConnectedScheduler(Scheduler):
                 spoilt[request] = None
         if not transfers.invalid_blocks:
             return spoilt
+        if len(self.kv_cache.groups) > 1:
+            raise ValueError("invalid blocks: expected failed requests where there are several cache groups")
         loading = [one for one in self.waiting.holding if one.status is RequestStatus.WAITING_FOR_REMOTE_KV]
         num_scheduled = dict(zip(step.requests, step.num_tokens, strict=True))
-        block_size, invalid = self.config.block_size, transfers.invalid_blocks
+        block_size, invalid = self.kv_cache.groups[0].block_size, transfers.invalid_blocks
         loads, _ = valid_prefixes(loading, invalid, num_scheduled, block_size)
         runs, worthless = valid_prefixes(self.running, invalid, num_scheduled, block_size)
         for request, num_tokens in (loads | runs).items():

@@ -25,7 +25,7 @@ def valid_prefixes(
     for request in requests:
         num_loaded_tokens = request.num_computed_tokens - num_scheduled_tokens.get(request, 0)
         (table,) = request.block_tables
-        end = -(-num_loaded_tokens // block_size)
+        end = max(0, -(-num_loaded_tokens // block_size))
         bad = [index for index, block in enumerate(table[:end]) if block in invalid_blocks]
         if not bad:
             continue

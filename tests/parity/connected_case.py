@@ -25,12 +25,11 @@ class PlannedConnector(Connector):
         return found and RemoteMatch(*found)
 
     def allocated(self, request: Request, block_tables: BlockTables, num_remote_tokens: int) -> None:
-        (table,) = block_tables
-        self._transfers.allocated(request.request_id, table, num_remote_tokens)
+        self._transfers.allocated(request.request_id, block_tables[0], num_remote_tokens)
 
     def finished(self, request: Request, block_tables: BlockTables) -> bool:
         by_itself = request.finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
-        return self._transfers.finished(request.request_id, by_itself=by_itself)
+        return self._transfers.finished(request.request_id, block_tables, by_itself=by_itself)
 
 
 class ConnectedCase:
@@ -59,7 +58,8 @@ class ConnectedCase:
     def report(self, step: Step) -> dict[str, Any]:
         report = self._reports.pop(step.index)
         self.scheduler.report(Transfers(**report | {"invalid_blocks": set(report["invalid_blocks"])}))
-        if report["invalid_blocks"] and not self.scheduler.config.async_scheduling:
+        config = self.scheduler.config
+        if report["invalid_blocks"] and not config.async_scheduling and not config.speculation:
             self._spoilt.update(request.request_id for request in step.requests)
         return report
 
@@ -69,6 +69,7 @@ class ConnectedCase:
         record["waiting"] = [request.request_id for request in [*scheduler.waiting.others, *holding]]
         record["loading"] = [[request.request_id, request.num_computed_tokens] for request in holding]
         record["kept"] = sorted(scheduler.kept)
+        record["ended_tables"] = self._transfers.take_ended_tables()
         record["external"] = dict(self._external)
 
     def note_statistics(self) -> None:

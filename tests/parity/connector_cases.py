@@ -107,6 +107,41 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         {"num_speculative_tokens": 2, "spec_method": "eagle", "async_scheduling": True},
         [add("a", 60, seed="s"), add("b", 80, seed="s", step=2, remote_tokens=80, delay=1)],
     ),
+    "windows_and_loads": (
+        {"groups": [{"type": "sliding_window", "sliding_window": 40}, {"type": "full"}], "num_blocks": 40},
+        [add("w", 90, seed="s", output=2), add("a", 150, seed="s", step=4, remote_tokens=130, delay=2)],
+    ),
+    "window_of_one_token": (
+        {"groups": [{"type": "sliding_window", "sliding_window": 1}, {"type": "full"}], "num_blocks": 40},
+        [add("a", 72, remote_tokens=50, is_async=False), add("b", 40, remote_tokens=40)],
+    ),
+    "windows_of_an_ended_request": (
+        PRODUCER | {"groups": [{"type": "sliding_window", "sliding_window": 17}, {"type": "full"}]},
+        [add("p", 60, output=9, keeps=3), add("q", 90, output=2, step=9)],
+    ),
+    "all_failed_in_groups": (
+        RECOMPUTE | {"groups": [{"type": "sliding_window", "sliding_window": 40}, {"type": "full"}], "num_blocks": 40},
+        [add("a", 80, remote_tokens=80, failed=True, delay=2), add("b", 30)],
+    ),
+    "drafts_beyond_a_stop": (
+        PRODUCER | {"num_speculative_tokens": 3, "spec_method": "ngram"},
+        [
+            add("p", 40, output=20, keeps=3)
+            | {"output_token_ids": [*range(10), 7, *range(11, 30)], "stop_token_ids": [7]}
+        ],
+    ),
+    "bad_block_of_a_step_in_flight": (
+        RECOMPUTE | {"async_scheduling": True},
+        [add("a", 60, output=9, remote_tokens=48, is_async=False, invalid=[0]), add("b", 30, output=9)],
+    ),
+    "bad_block_beside_an_image": (
+        RECOMPUTE | {"encoder_cache_size": 64},
+        [
+            add("a", 90, remote_tokens=48, is_async=False, invalid=[1])
+            | {"images": [{"hash": "i", "offset_tokens": 20, "length_tokens": 40}]},
+            add("b", 30),
+        ],
+    ),
 }
 
 

@@ -9,25 +9,31 @@ from typing import Any
 def connect(seed: int, config: dict[str, Any], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Give a random case a connector, and plans to most of its requests; return its lines.
 
-    It keeps one cache group of full attention, no images, and the first request of each id. What a step itself was to
-    load fails only under synchronous scheduling and without drafts: the fake model does not know the rest.
+    It replaces groups of states by one of full attention, and keeps the first request of each id. Of what vLLM dies of,
+    it leaves out drafters that read ahead beside chunked local attention, and drafts beside images.
     """
     rng = random.Random(f"parity/connectors/{seed}")
-    if config.pop("groups", None):
+    has_states = any(group["type"] == "mamba" for group in config.get("groups") or ())
+    if has_states:
+        del config["groups"]
         longest = -(-config["max_model_len"] // config["block_size"])
         config["num_blocks"] = 1 + max(2, int(longest * rng.uniform(1.0, 2.5)))
-    for name in ("prefix_match_unit", "prefix_cache_retention_interval", "encoder_cache_size"):
-        config.pop(name, None)
+        for name in ("prefix_match_unit", "prefix_cache_retention_interval"):
+            config.pop(name, None)
+    if any(group["type"] == "chunked_local" for group in config.get("groups") or ()):
+        config.pop("num_speculative_tokens", None)
+    if config.get("num_speculative_tokens"):
+        config.pop("encoder_cache_size", None)
+        for line in lines:
+            line.pop("images", None)
     config["connector"] = {
         "role": rng.choice(("kv_both", "kv_consumer", "kv_producer")),
         "kv_load_failure_policy": rng.choice(("fail", "recompute")),
     }
     config["stall_steps"] = 8
-    steps_may_fail = not config["async_scheduling"] and not config.get("num_speculative_tokens")
-    habits = _Habits(rng, steps_may_fail)
+    habits = _Habits(rng, has_one_group=len(config.get("groups") or [{}]) == 1)
     kept, seen = [], set()
     for line in lines:
-        line.pop("images", None)
         line.pop("reset_running_requests", None)  # vLLM ends with an error where a load is under way
         if line.get("op", "add") == "add":
             if line["id"] in seen:
@@ -50,9 +56,9 @@ def _num_prompt_tokens(line: dict[str, Any]) -> int:
 class _Habits:
     """What the connector of one case tends to do."""
 
-    def __init__(self, rng: random.Random, steps_may_fail: bool) -> None:
+    def __init__(self, rng: random.Random, *, has_one_group: bool) -> None:
         self._rng = rng
-        self._steps_may_fail = steps_may_fail
+        self._has_one_group = has_one_group
         self._async = rng.choice((0.0, 0.5, 1.0, 1.0))
         self._defers = rng.choice((0.0, 0.0, 0.3))
         self._fails = rng.choice((0.0, 0.0, 0.2, 0.5))
@@ -72,9 +78,9 @@ class _Habits:
         }
         if not is_async or num_prompt_tokens == 1:  # a step computes at least one token
             plan["remote_tokens"] = min(plan["remote_tokens"], num_prompt_tokens - 1)
-        if rng.random() < self._fails and (is_async or self._steps_may_fail):
-            if is_async and rng.random() < 0.3:
+        if rng.random() < self._fails:
+            if is_async and (not self._has_one_group or rng.random() < 0.3):
                 plan["failed"] = True
-            else:
+            elif self._has_one_group:
                 plan["invalid"] = [rng.randrange(8) for _ in range(rng.randint(1, 3))]
         return plan

@@ -56,15 +56,20 @@ class ConnectorOracle(ImageOracle):
         self.reports: dict[int, dict[str, Any]] = {}
         self.external = dict.fromkeys(self.stat, 0)
         self._spoilt: set[str] = set()
+        self.delivers_all = False
         self._end_failed_in_order()
 
     def _end_failed_in_order(self) -> None:
-        finish = self.sched.finish_requests
+        noticed = self.sched.encoder_cache_mismatch_reqs
+        finish = type(self.sched).finish_requests
 
         def finish_in_order(ids: Any, status: Any) -> list[Any]:
             if status is not self.V.RequestStatus.FINISHED_ERROR or isinstance(ids, str):
-                return finish(ids, status)
-            return [request for name in sorted(ids) for request in finish(name, status)]
+                return finish(self.sched, ids, status)
+            images = [name for name in getattr(noticed, "order", ()) if name in ids]
+            getattr(noticed, "order", []).clear()
+            names = dict.fromkeys([*images, *sorted(ids)])
+            return [request for name in names for request in finish(self.sched, name, status)]
 
         self.sched.finish_requests = finish_in_order
 
@@ -90,7 +95,7 @@ class ConnectorOracle(ImageOracle):
                 invalid_block_ids=set(report["invalid_blocks"]),
             )
             output.kv_connector_output.failed_recving = report["failed"]
-            if report["invalid_blocks"] and not self.cfg["async_scheduling"]:
+            if report["invalid_blocks"] and not self.cfg["async_scheduling"] and not self.k_spec:
                 self._spoilt.update(so.num_scheduled_tokens)
         return output
 
@@ -112,4 +117,5 @@ class ConnectorOracle(ImageOracle):
         holding = list(self.sched.kv_holding_waiting)
         rec["loading"] = [[request.request_id, request.num_computed_tokens] for request in holding]
         rec["kept"] = sorted(name for name, request in self.sched.requests.items() if request.is_finished())
+        rec["ended_tables"] = self.transfers.take_ended_tables()
         rec["external"] = dict(self.external)

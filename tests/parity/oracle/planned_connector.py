@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, SupportsHMA
 from vllm.v1.request import RequestStatus
 
 
@@ -10,7 +10,7 @@ class _Nothing(KVConnectorMetadata):
     pass
 
 
-class PlannedConnector(KVConnectorBase_V1):
+class PlannedConnector(KVConnectorBase_V1, SupportsHMA):
     transfers: Any = None
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
@@ -21,15 +21,15 @@ class PlannedConnector(KVConnectorBase_V1):
         return (None, False) if found is None else found
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        (group,) = blocks.blocks
-        self.transfers.allocated(request.request_id, [block.block_id for block in group], num_external_tokens)
+        table = [block.block_id for block in blocks.blocks[0]]
+        self.transfers.allocated(request.request_id, table, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         return _Nothing()
 
-    def request_finished(self, request: Any, block_ids: Any) -> Any:
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
         by_itself = request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
-        return self.transfers.finished(request.request_id, by_itself=by_itself), None
+        return self.transfers.finished(request.request_id, block_ids, by_itself=by_itself), None
 
     def start_load_kv(self, *arguments: Any, **named: Any) -> None: ...
     def wait_for_layer_load(self, *arguments: Any, **named: Any) -> None: ...

@@ -8,6 +8,7 @@ those at ``invalid`` positions are lost (counted from the first, modulo their nu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,8 @@ class PlannedTransfers:
     local_tokens: dict[str, int] = field(default_factory=dict)
     loads: list[_Load] = field(default_factory=list)
     kept: dict[str, int] = field(default_factory=dict)
+    ended_tables: list[list[Any]] = field(default_factory=list)
+    """Ids of requests that ended, and the blocks of their computed tokens, since they were last taken."""
 
     def match(self, request_id: str, num_local_tokens: int) -> tuple[int, bool] | None:
         plan = self.plans.get(request_id)
@@ -61,18 +64,23 @@ class PlannedTransfers:
         plan = self.plans[request_id]
         first = self.local_tokens[request_id] // self.block_size
         end = -(-(self.local_tokens[request_id] + num_remote_tokens) // self.block_size)
-        loaded = blocks[first:end]
-        invalid = [loaded[position % len(loaded)] for position in plan["invalid"]]
+        loaded = [block for block in blocks[first:end] if block]
+        invalid = [loaded[position % len(loaded)] for position in plan["invalid"] if loaded]
         due = self.step + (plan["delay"] if plan["is_async"] else 0)
         self.loads.append(_Load(request_id, due, plan["is_async"], invalid, plan["failed"]))
         if not plan["again"]:
             plan["remote_tokens"] = 0
 
-    def finished(self, request_id: str, *, by_itself: bool) -> bool:
+    def finished(self, request_id: str, block_tables: Sequence[Sequence[int]], *, by_itself: bool) -> bool:
+        self.ended_tables.append([request_id, [list(table) for table in block_tables]])
         keeps = self.plans.get(request_id, PLAN_DEFAULTS)["keeps"] if by_itself else 0
         if keeps:
             self.kept[request_id] = self.step + keeps
         return keeps > 0
+
+    def take_ended_tables(self) -> list[list[Any]]:
+        ended, self.ended_tables = self.ended_tables, []
+        return ended
 
     def carry_out(self) -> dict[str, list[Any]]:
         """What is reported with the result of the step that was just decided; the next one begins."""
@@ -92,4 +100,5 @@ class PlannedTransfers:
 def planned_transfers(config: dict[str, Any], lines: list[dict[str, Any]]) -> PlannedTransfers:
     """Those of a case."""
     plans = {str(line["id"]): PLAN_DEFAULTS | line["plan"] for line in lines if line.get("plan")}
-    return PlannedTransfers(plans, config["block_size"])
+    groups = config["groups"] or [{}]
+    return PlannedTransfers(plans, groups[0].get("block_size", config["block_size"]))
