@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -114,7 +115,7 @@ class LoopCore:
 
     def _tell(self) -> None:
         """Let requests and scheduler be as they would be without the loop."""
-        self._engine.tell([], lambda now_ns: None)
+        self._engine.tell([], lambda now_ns: None, lambda until_ns: sys.maxsize)
         for row, request in enumerate(self._engine._requests):
             if request is not None:
                 fields = self._engine._row(row)
