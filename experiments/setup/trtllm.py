@@ -70,7 +70,7 @@ class TrtllmSetup:
         if most is None or fitting <= most:
             low, high = (max(0, side) // block_bytes + 1 for side in inputs.budgets[0].available_interval)
             interval = (low, high) if low != high else None
-        return SizingResult(inputs, result.plan, interval)
+        return SizingResult(replace(inputs, num_gpu_blocks_override=None), result.plan, interval)
 
     def explained(self, error: SizingError, inputs: SizingInputs, options: Any, drafting: Drafting | None) -> str:
         """The error says all there is."""
