@@ -23,6 +23,10 @@ class ServerIdentity(Protocol):
     def evidence(self) -> str:
         """How its rules are known, said beside its figures; empty where the real one was run."""
 
+    @property
+    def has_null_block(self) -> bool:
+        """Whether the configuration's ``num_blocks`` counts a block that the server really has and no request gets."""
+
 
 @dataclass(frozen=True, slots=True)
 class VllmServer:
@@ -31,6 +35,7 @@ class VllmServer:
     name: str = "vllm"
     title: str = f"vLLM {VLLM_VERSION}"
     evidence: str = ""
+    has_null_block: bool = True
 
 
 VLLM = VllmServer()

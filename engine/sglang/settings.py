@@ -31,6 +31,7 @@ class SglangSettings:
 
     name = "sglang"
     title = f"SGLang {SGLANG_VERSION}"
+    has_null_block = True
     evidence = "scheduling from SGLang's sources, not run; its radix cache was run (docs/sglang.md)"
 
     def __post_init__(self) -> None:

@@ -35,3 +35,4 @@ class TrtllmSettings:
     name = "trtllm"
     title = "TensorRT-LLM, V1 manager"
     evidence = EVIDENCE
+    has_null_block = False

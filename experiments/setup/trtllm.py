@@ -68,7 +68,7 @@ class TrtllmSetup:
         result = plan_sizing(replace(inputs, num_gpu_blocks_override=usable + 1))
         interval = None
         if most is None or fitting <= most:
-            low, high = (max(0, side) // block_bytes + 1 for side in inputs.budgets[0].available_interval)
+            low, high = (max(0, side) // block_bytes for side in inputs.budgets[0].available_interval)
             interval = (low, high) if low != high else None
         return SizingResult(replace(inputs, num_gpu_blocks_override=None), result.plan, interval)
 

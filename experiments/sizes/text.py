@@ -83,9 +83,10 @@ def plan_parts(result: SizingResult) -> list[Part]:
         fitting = min(b // s for b, s in zip(inputs.available_bytes, plan.block_bytes, strict=True))
         override = inputs.num_gpu_blocks_override
         after.append(f"Overriding num_gpu_blocks={fitting} with num_gpu_blocks_override={override}")
-    interval = result.blocks_interval
+    interval, has_null_block = result.blocks_interval, inputs.server.has_null_block
     spread = f" (between {interval[0]:,} and {interval[1]:,} by the estimates)" if interval else ""
-    facts.append(("blocks", f"{plan.num_blocks:,}, one of them the null block{spread}"))
+    count = f"{plan.num_blocks:,}, one of them the null block" if has_null_block else f"{plan.num_blocks - 1:,}"
+    facts.append(("blocks", f"{count}{spread}"))
     if len(plan.rank_blocks) > 1:
         counts = ", ".join(f"{count:,}" for count in plan.rank_blocks)
         facts.append(("blocks by rank", f"{counts}: pipeline rank {plan.limiting_rank} limits"))

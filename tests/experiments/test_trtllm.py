@@ -7,7 +7,7 @@ SMALL = ("--server", "trtllm", "--model", "Llama-3.1-8B", "--gpu", "h200", "--ma
 
 @pytest.fixture
 def replay(kvtwin, mooncake):
-    return lambda *options: kvtwin("replay", mooncake(), *SMALL, *options)
+    return lambda *options: kvtwin("replay", mooncake(), *SMALL, "--num-prompts=4", *options)
 
 
 def test_a_replay_says_what_it_is_and_how_it_is_known(replay):
