@@ -72,6 +72,8 @@ def _rate(options: LimitOptions) -> tuple[str, float]:
 def _servers(options: LimitOptions) -> list[LimitOptions]:
     """The options for each memory fraction."""
     fractions = options.memory_fractions
+    if fractions and options.server != "vllm":
+        raise UserError("--memory-fractions: fractions of --gpu-memory-utilization, a flag of --server vllm")
     for name in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
         if fractions and getattr(options, name) is not None:
             raise UserError(f"--memory-fractions: has no effect with --{name.replace('_', '-')}")

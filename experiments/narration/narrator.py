@@ -136,8 +136,10 @@ class Narrator(Observer, PoolListener):
         if request is not self._request or not request.block_tables:
             return
         pool = self._scheduler.kv_cache.pool
-        if not isinstance(pool, BlockPool):
+        if isinstance(pool, RangePool):
             self._tell("free", slots=request.num_slots)
+            return
+        if not isinstance(pool, BlockPool):  # of another server: its end says enough
             return
         first: list[int] = []
         last: list[int] = []
@@ -193,7 +195,7 @@ class Narrator(Observer, PoolListener):
         return next(index for index, waiting in enumerate(self._scheduler.waiting) if waiting is request)
 
     def _tell_wait(self, request: Request, step: Step) -> None:
-        head = self._scheduler.waiting.peek()
+        head = next(iter(self._scheduler.waiting))
         reason = step.admission_stop.value
         if request.is_deferred:
             under_way = request.num_in_flight_samples > request.drop_samples
@@ -209,9 +211,9 @@ class Narrator(Observer, PoolListener):
         if step.admission_stop is AdmissionStop.MEMORY and not request.is_deferred:
             facts["head"] = head.request_id
             demand = self._demands.get(head)
-            if demand is None:
+            if demand is None and self._scheduler.config.caches_states:
                 facts["reason"] = "the state that the head hits is written in this step"
-            else:
+            elif demand is not None:
                 facts |= _demand_facts(demand)
                 pool = self._scheduler.kv_cache.pool
                 if isinstance(pool, RangePool):
