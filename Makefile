@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEV_STAMP := $(VENV)/.dev-installed
 CORE_STAMP := $(VENV)/.core-installed
 
-.PHONY: demo test test-rest test-all lint parity mutants figures accuracy document-figures routing bench clean
+.PHONY: demo test test-rest test-all lint parity mutants figures accuracy document-figures routing servers bench clean
 
 demo: $(CORE_STAMP)
 	$(BIN)/kvtwin demo
@@ -60,6 +60,10 @@ document-figures: $(CORE_STAMP)
 # The table and the picture of routers in docs/routing.md; ROUTING takes more words, such as --keep DIR to be able to go on.
 routing: $(CORE_STAMP)
 	$(BIN)/python -m tests.routing_table $(TRACES) $(ROUTING)
+
+# The tables and the picture of servers side by side in docs/servers.md (half an hour); SERVERS takes more words, such as --keep DIR.
+servers: $(CORE_STAMP)
+	$(BIN)/python -m tests.servers_table $(TRACES) $(SERVERS)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

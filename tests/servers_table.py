@@ -24,7 +24,7 @@ from kvtwin.experiments.pictures.figure import drawn_in_style
 from tests.accuracy import REPOSITORY, replace_part
 
 MOONCAKE, NUM_REQUESTS = "mooncake/conversation_trace.jsonl.gz", 3000
-WEKA, NUM_SESSIONS = "weka/kv-cache-tester-710.jsonl.xz", 8
+WEKA, NUM_SESSIONS = "weka/kv-cache-tester-710.jsonl.xz", 3
 MAX_TOKENS = 131_072
 EQUAL_TOKENS = 240_000
 """Tokens that every cache holds where memory is equal: 29 GiB."""
@@ -66,6 +66,8 @@ class Workload:
     title: str
     path: Path
     options: Mapping[str, Any] = field(default_factory=dict)
+    in_detail: bool = True
+    """Whether the further settings are tried too."""
 
 
 def workloads(traces: Path, kept: Path) -> list[Workload]:
@@ -86,7 +88,7 @@ def workloads(traces: Path, kept: Path) -> list[Workload]:
             traces / MOONCAKE,
             {"num_prompts": NUM_REQUESTS},
         ),
-        Workload("weka", f"Weka, first {NUM_SESSIONS} sessions", sessions, {"session_rate": 0.02}),
+        Workload("weka", f"Weka, first {NUM_SESSIONS} sessions", sessions, {"session_rate": 0.02}, in_detail=False),
     ]
 
 
@@ -104,7 +106,11 @@ def runs(workload: Workload, kept: Path) -> list[tuple[str, str, dict[str, Any]]
         ways: list[tuple[str, str, Mapping[str, Any]]] = [
             ("defaults", one.title, {}),
             ("equal", one.title, one.equal_memory),
-            *(("equal", title, {**one.equal_memory, **extra}) for title, extra in one.with_equal_memory_too),
+            *(
+                ("equal", title, {**one.equal_memory, **extra})
+                for title, extra in one.with_equal_memory_too
+                if workload.in_detail
+            ),
         ]
         for memory, title, extra in ways:
             file = kept / f"{workload.name}-{memory}-{title.replace(' ', '-').replace(',', '')}.json"
