@@ -24,7 +24,7 @@ from kvtwin.experiments.pictures.figure import drawn_in_style
 from tests.accuracy import REPOSITORY, replace_part
 
 MOONCAKE, NUM_REQUESTS = "mooncake/conversation_trace.jsonl.gz", 3000
-WEKA, NUM_SESSIONS = "weka/kv-cache-tester-710.jsonl.xz", 3
+WEKA, NUM_SESSIONS = "weka/kv-cache-tester-710.jsonl.xz", 10
 MAX_TOKENS = 131_072
 EQUAL_TOKENS = 240_000
 """Tokens that every cache holds where memory is equal: 29 GiB."""
@@ -103,14 +103,11 @@ def runs(workload: Workload, kept: Path) -> list[tuple[str, str, dict[str, Any]]
     """Memory, server, figures. What is in ``kept`` is not run again."""
     found = []
     for one in CONTENDERS:
+        further = one.with_equal_memory_too if workload.in_detail else ()
         ways: list[tuple[str, str, Mapping[str, Any]]] = [
             ("defaults", one.title, {}),
             ("equal", one.title, one.equal_memory),
-            *(
-                ("equal", title, {**one.equal_memory, **extra})
-                for title, extra in one.with_equal_memory_too
-                if workload.in_detail
-            ),
+            *(("equal", title, {**one.equal_memory, **extra}) for title, extra in further),
         ]
         for memory, title, extra in ways:
             file = kept / f"{workload.name}-{memory}-{title.replace(' ', '-').replace(',', '')}.json"
