@@ -52,6 +52,5 @@ OWNERS: Mapping[str, str] = dict.fromkeys(_SIZING_OF_VLLM, "vllm") | {
 
 
 def is_foreign(options: object, name: str) -> bool:
-    """Whether the option ``name`` is one of a server that ``options`` do not choose."""
-    server = getattr(options, "server", "vllm")
-    return OWNERS.get(name, server) != server
+    """Whether the option ``name`` is one of a server that ``options`` do not choose, if they choose one at all."""
+    return isinstance(options, ServerOptions) and OWNERS.get(name, options.server) != options.server
