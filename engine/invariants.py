@@ -44,6 +44,9 @@ def _may_be_registered_by_another(cache: KVCacheManager, request: Request, group
 class InvariantChecker:
     """Checks a scheduler, its requests, its block pool and its steps. Costs time in proportion to the pool."""
 
+    _may_write_nowhere = False
+    """Whether a step may compute a token whose block was let go."""
+
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
@@ -256,6 +259,8 @@ class InvariantChecker:
                 size, table = group.block_size, request.block_tables[index]
                 for position in range(start // size, -(-end // size)):
                     block = table[position]
+                    if block == NULL_BLOCK and self._may_write_nowhere:
+                        continue
                     is_part = isinstance(cache.pool, MultiKeyPool) and end >= (cache.pool.prefix_tokens(block) or 0)
                     require(
                         position < request.num_registered_blocks[index] or cache.pool.keys[block] == NO_KEY or is_part,

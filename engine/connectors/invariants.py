@@ -13,6 +13,8 @@ class ConnectedInvariantChecker(InvariantChecker):
     """Checks a :class:`ConnectedScheduler`."""
 
     _scheduler: ConnectedScheduler
+    _may_write_nowhere = True
+    """Of a prompt that was loaded whole the last token is computed again, also where no window needs its block."""
 
     def _block_holders(self) -> list[Request]:
         return [*self._scheduler.running, *self._scheduler.waiting.holding, *self._scheduler.kept.values()]
