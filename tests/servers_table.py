@@ -39,6 +39,8 @@ class Contender:
     title: str
     length_option: str
     equal_memory: Mapping[str, Any]
+    always: Mapping[str, Any] = field(default_factory=dict)
+    """Flags without which it does not serve these workloads."""
     with_equal_memory_too: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     """Further settings, which tell where a difference comes from."""
 
@@ -50,9 +52,20 @@ CONTENDERS = (
         "SGLang",
         "context_length",
         {"max_total_tokens": EQUAL_TOKENS},
-        (
+        with_equal_memory_too=(
             ("SGLang, pages of 16", {"page_size": 16}),
             ("SGLang, lpm", {"schedule_policy": "lpm"}),
+        ),
+    ),
+    Contender(
+        "trtllm",
+        "TensorRT-LLM",
+        "max_seq_len",
+        {"max_tokens": EQUAL_TOKENS},
+        always={"enable_chunked_prefill": True},
+        with_equal_memory_too=(
+            ("TensorRT-LLM, whole blocks", {"enable_partial_reuse": False}),
+            ("TensorRT-LLM, MAX_UTILIZATION", {"capacity_scheduler_policy": "MAX_UTILIZATION"}),
         ),
     ),
 )
@@ -112,7 +125,8 @@ def runs(workload: Workload, kept: Path) -> list[tuple[str, str, dict[str, Any]]
         for memory, title, extra in ways:
             file = kept / f"{workload.name}-{memory}-{title.replace(' ', '-').replace(',', '')}.json"
             if not file.exists():
-                options = OPTIONS | workload.options | {"server": one.server, one.length_option: MAX_TOKENS} | extra
+                options = OPTIONS | workload.options | {"server": one.server, one.length_option: MAX_TOKENS}
+                options |= {**one.always, **extra}
                 run = kv.replay(workload.path, **options)
                 file.write_text(json.dumps(run.summary, default=str), encoding="utf-8")
                 print(f"{file.name}: {run.summary['prefix_cache_hit_rate']:.4f}", file=sys.stderr)

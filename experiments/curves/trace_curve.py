@@ -26,10 +26,12 @@ from kvtwin.workloads.workload import Workload
 _BLOCK_TOKENS: Mapping[str, Callable[[CurveOptions], int]] = {
     "vllm": lambda options: options.block_size,
     "sglang": lambda options: options.page_size,
+    "trtllm": lambda options: options.tokens_per_block,
 }
 _LONGEST: Mapping[str, Callable[[CurveOptions], int | None]] = {
     "vllm": lambda options: options.max_model_len,
     "sglang": lambda options: options.context_length,
+    "trtllm": lambda options: options.max_seq_len,
 }
 
 

@@ -15,10 +15,13 @@ from kvtwin.experiments.options.server import ServerOptions
 from kvtwin.experiments.options.sglang import SglangOptions
 from kvtwin.experiments.options.sizing import SizingOptions
 from kvtwin.experiments.options.trace import TraceOptions
+from kvtwin.experiments.options.trtllm import TrtllmCacheOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveOptions(TraceOptions, ServerOptions, SizingOptions, SglangOptions, ReplicaOptions, ResultOptions):
+class CurveOptions(
+    TraceOptions, ServerOptions, SizingOptions, TrtllmCacheOptions, SglangOptions, ReplicaOptions, ResultOptions
+):
     """Curve."""
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
