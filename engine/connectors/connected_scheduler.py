@@ -13,7 +13,7 @@ from kvtwin.engine.block_keys import KeySpace
 from kvtwin.engine.block_pool import NULL_BLOCK
 from kvtwin.engine.chunks import Candidate
 from kvtwin.engine.config import EngineConfig
-from kvtwin.engine.connectors.connector import Connector, ConnectorRole, RemoteMatch, Transfers
+from kvtwin.engine.connectors.connector import Connector, RemoteMatch, Transfers
 from kvtwin.engine.connectors.failed_loads import valid_prefixes
 from kvtwin.engine.connectors.holders_first_queue import HoldersFirstQueue
 from kvtwin.engine.executor import Admission, AdmissionStop, Step
@@ -111,7 +111,7 @@ class ConnectedScheduler(Scheduler):
 
     def _preempt(self, request: Request, needed_by: Request | None) -> None:
         self._prefilling.pop(request, None)
-        if self.connector.role is not ConnectorRole.CONSUMER:  # what is handed on has no valid blocks after this
+        if self.connector.must_deliver:  # what is handed on has no valid blocks after this
             request.drop_samples = request.num_in_flight_samples
             self.encoder.drop_outputs(request)
         super()._preempt(request, needed_by)

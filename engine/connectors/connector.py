@@ -50,6 +50,11 @@ class Connector:
 
     role = ConnectorRole.BOTH
 
+    @property
+    def must_deliver(self) -> bool:
+        """Whether a preempted request computes its outputs in flight again, to end with blocks to hand over."""
+        return self.role is not ConnectorRole.CONSUMER
+
     def match(self, request: Request, num_local_tokens: int) -> RemoteMatch | None:
         """What is there after the first ``num_local_tokens`` tokens, whole blocks; None: ask again at the next step.
 

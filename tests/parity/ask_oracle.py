@@ -21,6 +21,7 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 import random_cases  # noqa: E402
 
 from tests.parity.oracle.connector_oracle import ConnectorOracle  # noqa: E402
+from tests.parity.oracle.offload_oracle import OffloadOracle  # noqa: E402
 
 
 def write_jsonl(path: Path, records: list) -> None:
@@ -30,7 +31,8 @@ def write_jsonl(path: Path, records: list) -> None:
 
 def write_case(folder: Path, name: str, config: dict, lines: list, packed: str = "") -> None:
     """Write a case with the real scheduler's answer, its files ending in ``packed``."""
-    oracle = ConnectorOracle(config, [dict(line) for line in lines])
+    is_native = (config.get("connector") or {}).get("kind") == "native"
+    oracle = (OffloadOracle if is_native else ConnectorOracle)(config, [dict(line) for line in lines])
     records: list = []
     oracle.run(records.append)
     write_jsonl(folder / f"{name}.workload.jsonl{packed}", lines)
@@ -52,12 +54,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", action="store_true")
     parser.add_argument("--connectors", action="store_true")
+    parser.add_argument("--offloading", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     seeds = list(range(options.first, options.first + options.count))
     if options.images:
         seeds = [seed for seed in seeds if "encoder_cache_size" in random_cases.random_case(seed)[0]]
     make_case = random_cases.random_connected_case if options.connectors else random_cases.random_case
+    if options.offloading:
+        make_case = random_cases.random_offloaded_case
     refused = 0
     for seed in seeds:
         try:

@@ -29,10 +29,12 @@ from kvtwin.engine.prefill_pacing import CommonPrefillPacing
 from kvtwin.engine.request import Request
 from kvtwin.engine.scheduler import Scheduler
 from kvtwin.engine.speculation import Speculation
-from tests.parity.connected_case import make_connected_case
+from tests.parity.connected_case import ConnectedCase
+from tests.parity.offloaded_case import OffloadedCase
 from tests.parity.oracle import vllm_oracle
 from tests.parity.oracle.connector_oracle import DEFAULT_CONFIG
 from tests.parity.oracle.image_oracle import IMAGE_DEFAULTS
+from tests.parity.oracle.planned_transfers import planned_transfers
 
 SAME_NAMES = (
     "num_blocks",
@@ -184,6 +186,16 @@ class _Sampler:
         return forced[index] if index < len(forced) else vllm_oracle.output_token(request_id, index, self.vocabulary)
 
 
+def make_connected_case(case: Config, lines: list[dict[str, Any]]) -> ConnectedCase | None:
+    """None for a case without a connector."""
+    settings = case["connector"]
+    if not settings:
+        return None
+    if settings.get("kind") == "native":
+        return OffloadedCase(settings)
+    return ConnectedCase(settings, planned_transfers(case, lines))
+
+
 class CaseRun:
     """Drives the engine through one case, as the oracle drives vLLM."""
 
@@ -245,6 +257,7 @@ class CaseRun:
             self.step_numbers[step.index] = number
             self._log_schedule(step, record)
             if self.connected:
+                self.connected.log_schedule(step, record)
                 self.connected.carry_out(step, self.sampler.emitted)
             self.sampled[step.index] = self.sampler.sample(step)
             if self.checker:

@@ -10,7 +10,7 @@ from kvtwin.engine.connectors.connected_scheduler import ConnectedScheduler
 from kvtwin.engine.connectors.connector import Connector, ConnectorRole, RemoteMatch, Transfers
 from kvtwin.engine.executor import Step
 from kvtwin.engine.request import BlockTables, FinishReason, Request
-from tests.parity.oracle.planned_transfers import PlannedTransfers, planned_transfers
+from tests.parity.oracle.planned_transfers import PlannedTransfers
 
 
 class PlannedConnector(Connector):
@@ -41,10 +41,12 @@ class ConnectedCase:
         self._reports: dict[int, dict[str, Any]] = {}
         self._spoilt: set[str] = set()
 
+    def make_connector(self, config: EngineConfig) -> Connector:
+        return PlannedConnector(ConnectorRole(self._settings["role"]), self._transfers)
+
     def make_scheduler(self, config: EngineConfig) -> ConnectedScheduler:
-        connector = PlannedConnector(ConnectorRole(self._settings["role"]), self._transfers)
-        recomputes = self._settings["kv_load_failure_policy"] == "recompute"
-        self.scheduler = ConnectedScheduler(config, connector, recomputes_failed_loads=recomputes)
+        recomputes = self._settings.get("kv_load_failure_policy") == "recompute"
+        self.scheduler = ConnectedScheduler(config, self.make_connector(config), recomputes_failed_loads=recomputes)
         self.note_statistics()
         return self.scheduler
 
@@ -77,7 +79,5 @@ class ConnectedCase:
         self._external = asdict(self.scheduler.statistics.external_prefix_cache)
         del self._external["requests_with_hit"]
 
-
-def make_connected_case(case: dict[str, Any], lines: list[dict[str, Any]]) -> ConnectedCase | None:
-    """None for a case without a connector."""
-    return ConnectedCase(case["connector"], planned_transfers(case, lines)) if case["connector"] else None
+    def log_schedule(self, step: Step, record: dict[str, Any]) -> None:
+        """Plans order nothing."""

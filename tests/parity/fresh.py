@@ -86,13 +86,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="first seed (the time)")
     parser.add_argument("--images", action="store_true", help="only the cases that have images, about one in four")
     parser.add_argument("--connectors", action="store_true", help="cases with a KV connector, which others never have")
+    parser.add_argument("--offloading", action="store_true", help="cases with native offloading, likewise")
     parser.add_argument("--keep", type=Path, help="keep the cases in this folder")
     options = parser.parse_args()
     variables = set_up_oracle(ORACLE)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         print(f"seeds {options.seed} to {options.seed + options.count - 1}", flush=True)
-        only = ["--images"] * options.images + ["--connectors"] * options.connectors
+        only = (
+            ["--images"] * options.images
+            + ["--connectors"] * options.connectors
+            + ["--offloading"] * options.offloading
+        )
         ask_oracle(variables, options.seed, options.count, folder, only=only)
         totals, kind_counts, event_counts = compare_folder(folder)
         unanswered = case_names(folder / "without_answer")

@@ -6,7 +6,7 @@ import math
 import random
 from typing import Any
 
-from random_connectors import connect
+from random_connectors import connect, offload
 from random_images import draw_images
 from random_workloads import random_workload
 
@@ -51,6 +51,12 @@ def random_connected_case(seed: int) -> tuple[Config, list[dict[str, Any]]]:
     """Case number ``seed`` with a KV connector."""
     config, lines = random_case(seed)
     return config, connect(seed, config, lines)
+
+
+def random_offloaded_case(seed: int) -> tuple[Config, list[dict[str, Any]]]:
+    """Case number ``seed`` with native offloading."""
+    config, lines = random_case(seed)
+    return config, offload(seed, config, lines)
 
 
 def _draw_sizes(rng: random.Random) -> Config:

@@ -45,6 +45,28 @@ def connect(seed: int, config: dict[str, Any], lines: list[dict[str, Any]]) -> l
     return kept
 
 
+def offload(seed: int, config: dict[str, Any], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give a random case native offloading, with a host of any size and transfers of any length; return its lines."""
+    kept = connect(seed, config, lines)
+    for line in kept:
+        line.pop("plan", None)
+    rng = random.Random(f"parity/offloading/{seed}")
+    longest = -(-config["max_model_len"] // config["block_size"])
+    config["connector"] = {
+        "kind": "native",
+        "num_chunks": max(1, int(longest * rng.choice((0.3, 1.0, 4.0, 20.0)))),
+        "blocks_per_chunk": rng.choice((1, 1, 1, 2, 3)),
+        "eviction_policy": rng.choice(("lru", "arc")),
+        "store_threshold": rng.choice((0, 0, 0, 2, 3)),
+        "max_tracker_size": rng.choice((4, 64_000)),
+        "sync_load_budget_tokens": rng.choice((0, 0, 0, 64, 1024)),
+        "offload_prompt_only": rng.random() < 0.8,
+        "lags": [rng.randint(0, rng.choice((1, 2, 8))) for _ in range(7)],
+    }
+    config["stall_steps"] = 16
+    return kept
+
+
 def _num_prompt_tokens(line: dict[str, Any]) -> int:
     if "prompt_token_ids" in line:
         return len(line["prompt_token_ids"])

@@ -36,14 +36,7 @@ class ConnectorOracle(ImageOracle):
         V = vllm_oracle.import_vllm()  # noqa: N806
         from vllm.config import KVTransferConfig
 
-        transfer = KVTransferConfig(
-            kv_connector="PlannedConnector",
-            kv_connector_module_path="tests.parity.oracle.planned_connector",
-            kv_role=settings["role"],
-            kv_load_failure_policy=settings["kv_load_failure_policy"],
-            kv_buffer_device="cpu",
-            engine_id="e0",
-        )
+        transfer = KVTransferConfig(kv_buffer_device="cpu", engine_id="e0", **self.transfer_settings(settings))
         original = V.VllmConfig
         V.VllmConfig = lambda **named: original(**named, kv_transfer_config=transfer)
         try:
@@ -51,13 +44,30 @@ class ConnectorOracle(ImageOracle):
         finally:
             V.VllmConfig = original
         self.cfg["connector"] = settings
-        self.transfers = planned_transfers(self.cfg, lines)
-        self.sched.connector.transfers = self.transfers
+        self.transfers = self.make_transfers(lines)
         self.reports: dict[int, dict[str, Any]] = {}
         self.external = dict.fromkeys(self.stat, 0)
         self._spoilt: set[str] = set()
         self.delivers_all = False
         self._end_failed_in_order()
+
+    def transfer_settings(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """What vLLM is told of the connector."""
+        return {
+            "kv_connector": "PlannedConnector",
+            "kv_connector_module_path": "tests.parity.oracle.planned_connector",
+            "kv_role": settings["role"],
+            "kv_load_failure_policy": settings["kv_load_failure_policy"],
+        }
+
+    def make_transfers(self, lines: list[dict[str, Any]]) -> Any:
+        """What carries transfers out, once the scheduler is there."""
+        self.sched.connector.transfers = planned_transfers(self.cfg, lines)
+        return self.sched.connector.transfers
+
+    def carry_out(self, so: Any) -> dict[str, Any]:
+        """What is reported with the result of a step that was just decided."""
+        return self.transfers.carry_out()
 
     def _end_failed_in_order(self) -> None:
         noticed = self.sched.encoder_cache_mismatch_reqs
@@ -80,7 +90,7 @@ class ConnectorOracle(ImageOracle):
             if name in self._spoilt:  # its output was dropped: the model computes it again
                 self._spoilt.discard(name)
                 self.emitted[name] = self.sched.requests[name].num_output_tokens
-        self.reports[id(so)] = self.transfers.carry_out()
+        self.reports[id(so)] = self.carry_out(so)
         return super().execute(so)
 
     def model_output(self, so: Any, result: dict[str, Any]) -> Any:
