@@ -176,7 +176,7 @@ LOOP_JUDGES = [  # large servers, then all kinds
 CONNECTOR_JUDGES = [["-m", "tests.parity", str(REPOSITORY / "tests" / "parity" / "golden_connectors")]]
 
 
-def is_found(fault, judges):
+def is_found(fault, judges=LOOP_JUDGES):
     """Whether one of the commands that compare finds it."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

@@ -28,7 +28,9 @@ class _LocalProcesses(ProcessPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See :class:`concurrent.futures.Executor`."""
-        if not wait:
+        if wait:
+            self._context.let_end()
+        else:
             super().shutdown(False, cancel_futures=True)
             self._context.kill()
         super().shutdown(True, cancel_futures=cancel_futures)  # else semaphores would be left behind

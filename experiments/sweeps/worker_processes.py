@@ -44,7 +44,7 @@ class _WorkerProcess(SpawnProcess):
     def _end_with_others(self) -> None:
         """A process that is killed while it writes a result lets the others, and the reader, wait for the rest."""
         wait([self.sentinel])
-        self.context.kill()
+        self.context.lost()
 
     def run(self) -> None:
         for name in ("SIGINT", "SIGHUP"):  # a terminal sends them to all processes: the parent decides
@@ -74,6 +74,7 @@ class WorkerContext(SpawnContext):
         self._processes: list[_WorkerProcess] = []
         self._answers: list[SimpleQueue[Any]] = []
         self._lock = Lock()
+        self._may_end = False
 
     def Process(self, *args: Any, **settings: Any) -> _WorkerProcess:  # type: ignore[override]  # noqa: N802
         process = _WorkerProcess(*args, **settings)
@@ -85,6 +86,16 @@ class WorkerContext(SpawnContext):
         answers = super().SimpleQueue()
         self._answers.append(answers)
         return answers
+
+    def let_end(self) -> None:
+        """From now on processes end because nothing is left to do, one after the other."""
+        with self._lock:
+            self._may_end = True
+
+    def lost(self) -> None:
+        """A process has ended."""
+        if not self._may_end:
+            self.kill()
 
     def kill(self) -> None:
         """End the processes at once, whatever they do.

@@ -186,7 +186,7 @@ class _Sampler:
         return forced[index] if index < len(forced) else vllm_oracle.output_token(request_id, index, self.vocabulary)
 
 
-def make_connected_case(case: Config, lines: list[dict[str, Any]]) -> ConnectedCase | None:
+def make_connected_case(case: dict[str, Any], lines: list[dict[str, Any]]) -> ConnectedCase | None:
     """None for a case without a connector."""
     settings = case["connector"]
     if not settings:

@@ -18,7 +18,7 @@ class OffloadedCase(ConnectedCase):
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = {name: value for name, value in settings.items() if name not in ("kind", "lags")}
-        self._worker = LaggingWorker(list(settings["lags"]))
+        self._transfers = LaggingWorker(list(settings["lags"]))
         self._reports: dict[int, dict[str, Any]] = {}
 
     def make_connector(self, config: EngineConfig) -> NativeOffloadingConnector:
@@ -44,7 +44,7 @@ class OffloadedCase(ConnectedCase):
     def carry_out(self, step: Step, emitted: dict[str, int]) -> None:
         record: dict[str, Any] = {}
         self.log_schedule(step, record)
-        self._reports[step.index] = self._worker.carry_out(**record["offload"])
+        self._reports[step.index] = self._transfers.carry_out(**record["offload"])
 
     def report(self, step: Step) -> dict[str, Any]:
         report = self._reports.pop(step.index)

@@ -46,12 +46,20 @@ def connect(seed: int, config: dict[str, Any], lines: list[dict[str, Any]]) -> l
 
 
 def offload(seed: int, config: dict[str, Any], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give a random case native offloading, with a host of any size and transfers of any length; return its lines."""
+    """Give a random case native offloading, with a host of any size and transfers of any length; return its lines.
+
+    Without KV events: vLLM publishes those of the host too, which are not modelled.
+    """
     kept = connect(seed, config, lines)
     for line in kept:
         line.pop("plan", None)
+        line.pop("images", None)
     rng = random.Random(f"parity/offloading/{seed}")
     longest = -(-config["max_model_len"] // config["block_size"])
+    if config.pop("groups", None):
+        config["num_blocks"] = 1 + max(2, int(longest * rng.uniform(1.0, 2.5)))
+    for name in ("prefix_match_unit", "prefix_cache_retention_interval", "encoder_cache_size"):
+        config.pop(name, None)
     config["connector"] = {
         "kind": "native",
         "num_chunks": max(1, int(longest * rng.choice((0.3, 1.0, 4.0, 20.0)))),
@@ -63,7 +71,7 @@ def offload(seed: int, config: dict[str, Any], lines: list[dict[str, Any]]) -> l
         "offload_prompt_only": rng.random() < 0.8,
         "lags": [rng.randint(0, rng.choice((1, 2, 8))) for _ in range(7)],
     }
-    config["stall_steps"] = 16
+    config |= {"stall_steps": 16, "kv_events": False}
     return kept
 
 

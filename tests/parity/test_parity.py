@@ -22,7 +22,7 @@ GOLDEN = HERE / "golden"
 GOLDEN_RANDOM = HERE / "golden_random"
 GOLDEN_IMAGES = HERE / "golden_images"
 GOLDEN_CONNECTORS = HERE / "golden_connectors"
-FOLDERS = (GOLDEN, GOLDEN_RANDOM, GOLDEN_IMAGES, GOLDEN_CONNECTORS)
+FOLDERS = (GOLDEN, GOLDEN_RANDOM, GOLDEN_IMAGES, GOLDEN_CONNECTORS, HERE / "golden_offloading")
 CASES = [(folder, name) for folder in FOLDERS for name in case_names(folder)]
 needs_machine_code = pytest.mark.skipif(machine_code() is None, reason="nothing is compiled here")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from kvtwin.engine.connectors.native.chunks import Chunk, RequestAccess
 
@@ -100,8 +101,9 @@ class AdaptiveReplacement:
 
     def check(self, require: Callable[..., None]) -> None:
         """Have ``require`` raise where the invariants do not hold."""
-        parts = [self._once, self._again, self._lost_once, self._lost_again]
-        require(sum(map(len, parts)) == len(set().union(*parts)), "a key is in two parts")
+        parts: list[OrderedDict[int, Any]] = [self._once, self._again, self._lost_once, self._lost_again]
+        num_keys = sum(len(part) for part in parts)
+        require(num_keys == len(set().union(*(part.keys() for part in parts))), "a key is in two parts")
         require(0 <= self._target <= self._capacity, "target {}", self._target)
 
     @staticmethod

@@ -19,6 +19,10 @@ class LaggingWorker:
     loads: dict[int, str] = field(default_factory=dict)
     """Requests of asynchronous loads under way, by job."""
 
+    def take_ended_tables(self) -> list[list[Any]]:
+        """Nobody hands blocks on."""
+        return []
+
     def carry_out(self, loads: list[list[Any]], stores: list[list[Any]], flushes: list[int]) -> dict[str, list[Any]]:
         """Take the jobs of a step (as its record has them); what is reported with its result."""
         for job, request_id, is_sync, *_ in loads:
