@@ -25,8 +25,8 @@ class NativeOffloadingConnector(Connector):
     """Stores chunks of prompts in the step that computes them, and loads chunks that the device has lost.
 
     It serves one cache group of full attention. Logs of vLLM's own hold it (tests/parity/golden_offloading). Of 329
-    random cases three differ, each at a prompt of one token in blocks of one token: where that was traced, vLLM loads it
-    again and again. KV events of the host are missing.
+    random cases three differ, each at a prompt of one token in blocks of one token: where that was traced, vLLM loads
+    it again and again. KV events of the host are missing.
 
     Invariants (checked by :mod:`kvtwin.engine.connectors.native.invariants`): every job under way is that of one known
     request; its chunks are in the store: those of stores being written, those of loads pinned.
